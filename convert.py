@@ -2,31 +2,33 @@
 """Convert a model to another format: python convert.py SRC DST --to hf|meta|llama2c
 
 An architecture that the format cannot express is refused. Meta's format has no context length: it is dropped with a
-note. ``--force`` replaces norm_eps for llama2.c.
+note. ``--force`` drops norm_eps for llama2.c, with a note.
 """
 
 import startup  # noqa: F401, I001  must come before torch
 
 import math
 import os
-import random
 from dataclasses import replace
 from pathlib import Path
 
-import torch
-
 from model.cli import Parser, format_path, print_note, run_script
-from model.cli.files import is_utf8, write_atomically
+from model.cli.files import write_atomically
 from model.cli.machine import DTYPES_BY_NAME
 from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
-from model.transformer import RMSNorm, Transformer
-from model.weights import Checkpoint, llama2c, meta, open_checkpoint, save_model, save_tokenizer
+from model.transformer import Transformer
+from model.weights import (
+    Checkpoint,
+    find_tokenizer,
+    llama2c,
+    meta,
+    open_checkpoint,
+    save_model,
+    save_tokenizer,
+)
 from model.weights.layout import tensor_shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
-
-SAMPLE_TEXT = "Once upon a time there was a ropewalk, a long lane where rope is laid. The rope was long and strong."
-SAMPLE_TOKENS = 32
 
 
 def main() -> None:
@@ -50,32 +52,21 @@ def main() -> None:
     parser.add_argument(
         "--force",
         action="store_true",
-        help="for llama2c: convert even if norm_eps differs from llama2.c's, and report how much the logits change",
+        help="for llama2c: convert even if norm_eps differs from llama2.c's, which changes the logits",
     )
     flags = parser.parse_args()
     check_target(flags.target, flags.to)
     checkpoint = open_checkpoint(flags.source)
-    check_format(checkpoint, flags.to, flags.dtype, flags.version)
-    other_eps = flags.to == "llama2c" and checkpoint.args.norm_eps != llama2c.NORM_EPS
-    if other_eps and not flags.force:
-        raise ValueError(
-            f"norm_eps is {checkpoint.args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force converts "
-            "the model anyway, and reports how much the logits change"
-        )
-    has_tokenizer = flags.tokenizer or checkpoint.has_tokenizer()
-    tokenizer = checkpoint.tokenizer(flags.tokenizer) if has_tokenizer else None
-    if tokenizer is None:
+    check_format(checkpoint, flags.to, flags.dtype, flags.version, flags.force)
+    tokenizer = None
+    if flags.tokenizer or find_tokenizer(checkpoint.path):
+        tokenizer = checkpoint.tokenizer(flags.tokenizer)
+    else:
         note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
-    checkpoint.tie_equal_matrices()
     if flags.version == 2:
         model = checkpoint.model(int8=True, group_size=llama2c.group_size_for(checkpoint.args))
     else:
-        # other_eps implies llama2.c, whose version 0 stores float32, so the change is measured in float32.
-        dtype_name = "float32" if other_eps else flags.dtype
-        model = checkpoint.model(dtype=DTYPES_BY_NAME[dtype_name] if dtype_name else "stored")
-    if other_eps:
-        note(change_norm_eps(model, llama2c.NORM_EPS, tokenizer))
-    check_target(flags.target, flags.to)  # again, because reading a large model takes minutes
+        model = checkpoint.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:
@@ -87,26 +78,16 @@ def main() -> None:
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything.
-
-    A new directory may replace an empty one, unless that is a link, a mount point or the current directory. A file for
-    llama2c replaces nothing.
-    """
-    if not is_utf8(str(target)):
-        raise ValueError(f"{str(target)!a} is not UTF-8: give a name in UTF-8")
-    is_empty_directory = target.is_dir() and not any(target.iterdir())
-    if is_empty_directory and (target.is_symlink() or os.path.ismount(target) or target.samefile(".")):
-        raise ValueError(f"{target} cannot be replaced by another directory: give a new name, or a name inside it")
-    if os.path.lexists(target) and not (is_empty_directory and to != "llama2c"):  # also a link that leads nowhere
-        raise ValueError(f"{target} exists: give a new name, or remove it first")
+    """Raise ValueError if the output would overwrite anything."""
+    for path in (target, tokenizer_bin(target)) if to == "llama2c" else (target,):
+        if os.path.lexists(path):  # also a link that leads nowhere
+            raise ValueError(f"{path} exists: give a new name, or remove it first")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
-    if to == "llama2c" and tokenizer_bin(target).exists():
-        raise ValueError(f"{tokenizer_bin(target)} exists and would be overwritten: give a new name, or remove it")
 
 
-def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int) -> None:
-    """Raise ValueError if the format cannot express the model."""
+def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int, force: bool) -> None:
+    """Raise ValueError if the format cannot express the model. What it drops is noted."""
     args = checkpoint.args
     if version and to != "llama2c":
         raise ValueError(f"version is {version}: only llama2.c's format has versions; leave --version out")
@@ -120,39 +101,21 @@ def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: in
         if args.max_seq_len != context:
             note(f"Meta's params.json cannot store the context of {args.max_seq_len}: readers will use {context}")
     if to == "llama2c":
-        llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))  # norm_eps is checked in main, see --force
+        llama2c.header_of(replace(args, norm_eps=llama2c.NORM_EPS))
         stored = "int8" if version else "float32"
         if dtype not in (None, stored):
             raise ValueError(f"dtype is {dtype}: version {version} of llama2.c's format is {stored}; leave --dtype out")
+        if args.norm_eps != llama2c.NORM_EPS and not force:
+            raise ValueError(
+                f"norm_eps is {args.norm_eps}, and llama2.c fixes it at {llama2c.NORM_EPS}: --force converts the model "
+                "anyway, and its logits change a little"
+            )
+        if args.norm_eps != llama2c.NORM_EPS:
+            note(f"llama2.c computes with a norm_eps of {llama2c.NORM_EPS} instead of {args.norm_eps}")
 
 
 def note(text: str) -> None:
     print_note(f"note: {text}")
-
-
-@torch.no_grad()
-def change_norm_eps(model: Transformer, norm_eps: float, tokenizer: Tokenizer | None) -> str:
-    """Change the epsilon of the norms in place. Returns a note on how much the logits of a few tokens change."""
-    args = model.args
-    if tokenizer:
-        ids = tokenizer.encode(SAMPLE_TEXT)
-        kind = "of an English text"
-    else:
-        ids = random.Random(0).choices(range(args.vocab_size), k=SAMPLE_TOKENS)
-        kind = "drawn at random"
-    tokens = torch.tensor([ids[: args.max_seq_len]])  # (1, T)
-    before = model(tokens)[0]  # (T, V)
-    for module in model.modules():
-        if isinstance(module, RMSNorm):
-            module.eps = norm_eps
-    model.args = replace(args, norm_eps=norm_eps)
-    after = model(tokens)[0]  # (T, V)
-    same = int((before.argmax(-1) == after.argmax(-1)).sum())
-    return (
-        f"norm_eps changed from {args.norm_eps} to {norm_eps}. Logits range from {before.min():.3g} to "
-        f"{before.max():.3g}; the largest change is {(after - before).abs().max():.2g}. The most likely next token is "
-        f"the same after {same} of {tokens.numel()} tokens {kind}"
-    )
 
 
 def write_directory(
@@ -171,20 +134,18 @@ def write_directory(
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """Write the model in llama2.c's format. The weights are written last: if they exist, the conversion is complete."""
-    if tokenizer:
-        try:
-            llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
-        except ValueError as error:
-            note(f"converting the weights only: {error}")
-        else:
-            if not tokenizer.adds_space:
-                note("llama2.c puts a space before every prompt, but this model's tokenizer does not")
+    """Write the model in llama2.c's format, then its tokenizer."""
+    model.args = replace(model.args, norm_eps=llama2c.NORM_EPS)
+    llama2c.save(model, path)
+    if tokenizer is None:
+        return
     try:
-        llama2c.save(model, path)
-    except BaseException:
-        tokenizer_bin(path).unlink(missing_ok=True)
-        raise
+        llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
+    except ValueError as error:
+        note(f"converting the weights only: {error}")
+    else:
+        if not tokenizer.adds_space:
+            note("llama2.c puts a space before every prompt, but this model's tokenizer does not")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 import difflib
 import errno
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,11 +16,11 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from . import huggingface
 from .huggingface import HuggingFace
-from .int8 import Quantized, check_device, quantize, replace_matrices
+from .int8 import Quantized, check_device, load_matrices
 from .layout import check_context, check_shapes
 from .llama2c import Llama2c, find_model
 from .meta import Meta
-from .tokenizers import find_tokenizer, load_tokenizer, read_ids
+from .tokenizers import load_tokenizer, read_ids
 from .variants import check_rebuilds, make_network, name_of
 
 # On the CPU, weights that keep the file's dtype and layout are the memory-mapped file itself, if the format maps it.
@@ -44,32 +44,16 @@ class Checkpoint:
     """
 
     def __init__(self, path: str | Path) -> None:
-        self.path = _find_checkpoint(Path(path))
-        self._format: Format = _open_format(self.path)
+        self._format = _open_format(Path(path))
+        self.path = self._format.path
         self.args = self._format.args
-        check_context(self.args, self.path)
+        self.dtype = self._format.dtype  # in which the weights are stored; float32 if they are stored in int8
         self.subclass_name = self._format.subclass_name
-
-    @property
-    def dtype(self) -> torch.dtype:
-        """The dtype in which the weights are stored; float32 if they are stored in int8."""
-        return self._format.dtype
-
-    def tie_equal_matrices(self) -> None:
-        """Set ``tie_embeddings`` if embedding and output matrix are equal: Meta's format cannot express the tie.
-
-        Other formats can, so nothing is read or changed for them.
-        """
-        if isinstance(self._format, Meta):
-            self._format.tie_equal_matrices()
-            self.args = self._format.args
+        check_context(self.args, self.path)
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
         return load_tokenizer(file or self.path, self.args.vocab_size)
-
-    def has_tokenizer(self) -> bool:
-        return find_tokenizer(self.path) is not None
 
     def model(
         self,
@@ -83,68 +67,23 @@ class Checkpoint:
         """Load the network; see ``load_model``.
 
         With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
-        A llama2.c file that is already in int8 keeps its own groups, unless one of them spans two rows.
+        A llama2.c file that is already in int8 keeps its own groups.
         """
+        network = self._network_class(network)
         new_dtype: torch.dtype | None = None  # keeps the file's
         if dtype != "stored":
             new_dtype = dtype or torch.float32
+        if int8 and network is not Transformer:
+            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
         if int8:
-            model = self._int8_network(self._network_class(network), device, new_dtype, group_size)
+            check_device(torch.device(device))
+            model = make_network(network, self.args)
+            load_matrices(model, self._format.tensors(), device, new_dtype, group_size)
         else:
-            model = self._network(self._network_class(network), device, new_dtype)
+            model = self._load(make_network(network, self.args), device, new_dtype)
         if check_finite:
             self._check_finite(model)
         return model.eval()
-
-    def _network(
-        self, network: type[Transformer], device: str | torch.device, dtype: torch.dtype | None
-    ) -> Transformer:
-        model = make_network(network, self.args)
-        if network is not Transformer:
-            expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-            check_shapes(expected, self._format.shapes, self.path)
-        state = {}
-        for name, tensor in self._format.tensors():
-            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
-            del tensor  # before the next one is read, so that only one is in memory
-        model.load_state_dict(state, assign=True)
-        return model.to(device)  # what a subclass has beside its state
-
-    def _int8_network(
-        self,
-        network: type[Transformer],
-        device: str | torch.device,
-        dtype: torch.dtype | None,
-        group_size: int | None,
-    ) -> Transformer:
-        if network is not Transformer:
-            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
-        check_device(torch.device(device))
-        stored: Iterator[tuple[str, Tensor | Quantized]] = self._format.tensors()
-        if isinstance(self._format, Llama2c):
-            stored = self._format.stored_tensors()
-        others = {}  # biases and the weights of norms
-        matrices = {}
-        for name, tensor in stored:
-            if isinstance(tensor, Tensor) and tensor.ndim == 1:
-                others[name] = tensor.to(device, dtype, copy=COPY_WEIGHTS)
-            else:
-                quantized = quantize(tensor, group_size) if isinstance(tensor, Tensor) else tensor
-                matrices[name] = Quantized(quantized.weight.to(device), quantized.scales.to(device))
-            del tensor
-        model = make_network(Transformer, self.args)
-        replace_matrices(model, matrices, others["norm.weight"].dtype)
-        model.load_state_dict(model.state_dict() | others, assign=True)
-        return model.requires_grad_(False)
-
-    def _check_finite(self, model: Transformer) -> None:
-        """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
-        for name, tensor in model.state_dict().items():
-            if not is_finite(tensor):
-                raise ValueError(
-                    f"{self.path}: {name} contains NaN or infinity: get the weights again, or load them in float32 if "
-                    f"their numbers are too large for {str(tensor.dtype).removeprefix('torch.')}"
-                )
 
     def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
         """The class to load into. Raises ValueError if the checkpoint names another class."""
@@ -156,6 +95,27 @@ class Checkpoint:
             )
         return network or Transformer
 
+    def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> Transformer:
+        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        check_shapes(expected, self._format.shapes, self.path)  # a subclass may have other tensors
+        state = {}
+        for name, tensor in self._format.tensors():
+            if isinstance(tensor, Quantized):
+                tensor = tensor.dequantize(torch.float32)
+            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=COPY_WEIGHTS)
+            del tensor  # before the next one is read, so that only one is in memory
+        model.load_state_dict(state, assign=True)
+        return model.to(device)  # what a subclass has beside its state
+
+    def _check_finite(self, model: Transformer) -> None:
+        """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
+        for name, tensor in model.state_dict().items():
+            if not is_finite(tensor):
+                raise ValueError(
+                    f"{self.path}: {name} contains NaN or infinity: get the weights again, or load them in float32 if "
+                    f"their numbers are too large for {str(tensor.dtype).removeprefix('torch.')}"
+                )
+
 
 def is_finite(tensor: Tensor) -> bool:
     """Whether all numbers are finite. It reads them once: NaN is both bounds of a tensor that contains it."""
@@ -164,21 +124,31 @@ def is_finite(tensor: Tensor) -> bool:
     return all(bool(bound.isfinite()) for bound in tensor.aminmax())
 
 
-def _find_checkpoint(path: Path) -> Path:
-    """The path itself, or the file in a directory with one llama2.c model. Raises ValueError if there is none."""
+def _open_format(path: Path) -> Format:
     if is_missing(path):
         raise ValueError(
             f"{path} does not exist: {_advice(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
         )
-    if not path.is_dir() or any((path / name).is_file() for name in MODEL_CONFIGS):
-        return path
-    llama2c_file = find_model(path)
-    if llama2c_file:
-        return llama2c_file
-    models = models_in(path)
-    if models:
-        raise ValueError(f"{path} is not a model, but contains {len(models)}: give one, for example {models[0]}")
-    raise ValueError(f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory")
+    if (path / "config.json").is_file():
+        return HuggingFace(path)
+    if (path / "params.json").is_file():
+        return Meta(path)
+    if path.is_dir():
+        model, others = find_model(path), models_in(path)
+        if model is None and others:
+            raise ValueError(f"{path} is not a model, but contains {len(others)}: give one, for example {others[0]}")
+        if model is None:
+            raise ValueError(
+                f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory"
+            )
+        return model
+    if path.suffix == ".gguf":
+        raise ValueError(f"{path} is a GGUF file, which is not supported: give the directory that it was made from")
+    if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
+        raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
+    if not path.is_file():  # opening a pipe would block
+        raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
+    return Llama2c(path)
 
 
 def is_missing(path: Path) -> bool:
@@ -210,25 +180,8 @@ def _advice(path: Path) -> str:
 
 
 def models_in(directory: Path) -> list[Path]:
-    """The models one level below a directory, the newest first."""
-    models = {path.parent for name in MODEL_CONFIGS for path in directory.glob(f"*/{name}")}
-    return sorted(models, key=_time_written, reverse=True)
-
-
-def _time_written(directory: Path) -> float:
-    return max((file.stat().st_mtime for file in directory.iterdir() if file.is_file()), default=0.0)
-
-
-def _open_format(path: Path) -> Format:
-    if path.is_dir():
-        return HuggingFace(path) if (path / "config.json").is_file() else Meta(path)
-    if path.suffix == ".gguf":
-        raise ValueError(f"{path} is a GGUF file, which is not supported: give the directory that it was made from")
-    if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
-        raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
-    if not path.is_file():  # opening a pipe would block
-        raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
-    return Llama2c(path)
+    """The models one level below a directory."""
+    return sorted(path.parent for name in MODEL_CONFIGS for path in directory.glob(f"*/{name}"))
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:

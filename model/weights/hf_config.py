@@ -6,49 +6,33 @@ Four families are read: Llama, Mistral, Qwen2 and Qwen3. RoPE's base and scaling
 
 import dataclasses
 import json
-import math
 import warnings
-from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping
+from typing import Any, cast
 
 from ..cli.files import TABLE, check_fields, short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
-
-class Family(NamedTuple):
-    """What one ``model_type`` says about the network."""
-
-    architecture: str
-    required: tuple[str, ...]  # settings whose default would be that of one published model
-    written: dict[str, bool]  # settings that are written although we need none of them, for other programs
-    qkv_bias: bool = False
-    qk_norm: bool = False
-
-
-SIZES = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-OTHER_SIZES = (*SIZES, "num_key_value_heads", "max_position_embeddings")
-FAMILIES = {
-    "llama": Family("LlamaForCausalLM", SIZES, {"attention_bias": False, "mlp_bias": False}),
-    "mistral": Family("MistralForCausalLM", OTHER_SIZES, {}),
-    "qwen2": Family("Qwen2ForCausalLM", OTHER_SIZES, {"use_sliding_window": False}, qkv_bias=True),
-    "qwen3": Family(
-        "Qwen3ForCausalLM",
-        (*OTHER_SIZES, "head_dim"),
-        {"attention_bias": False, "use_sliding_window": False},
-        qk_norm=True,
-    ),
+REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
+FLAGS = ("qkv_bias", "qk_norm")
+# For each model_type, the settings that are written although we need none of them, for other programs.
+FAMILIES: dict[str, dict[str, bool]] = {
+    "llama": {"attention_bias": False, "mlp_bias": False},
+    "mistral": {},
+    "qwen2": {"use_sliding_window": False},
+    "qwen3": {"attention_bias": False, "use_sliding_window": False},
 }
 DEFAULT_WINDOW = 4096  # of transformers, if a model with a sliding window does not say how wide it is
 
-# Settings that files of these families have and this network does not support, with the value that means "not used".
-UNSUPPORTED: dict[str, bool | float | None] = {
-    "attention_bias": False,  # of all four projections; Qwen2 has its own of three without naming them
-    "mlp_bias": False,
-    "partial_rotary_factor": 1.0,
-    "quantization_config": None,
-    "auto_map": None,  # the model's own code
+# Settings that files of these families have and this network does not support, with the values that change nothing.
+UNSUPPORTED: dict[str, tuple[Any, ...]] = {
+    "attention_bias": (None, False),  # of all four projections; Qwen2 has its own of three without naming them
+    "mlp_bias": (None, False),
+    "hidden_act": (None, "silu", "swish"),
+    "quantization_config": (None,),
+    "auto_map": (None,),  # the model's own code
 }
 
 
@@ -57,9 +41,8 @@ def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
     model_type = config.get("model_type")
     if not (isinstance(model_type, str) and ":" in model_type):
         return args_from_config(config), None
-    args = args_from_config({**config, "model_type": "llama", "architectures": None})
-    flags = {name: config.get(name, False) for name in ("qkv_bias", "qk_norm")}
-    return dataclasses.replace(args, **flags), model_type
+    args = args_from_config({**config, "model_type": "llama"})
+    return dataclasses.replace(args, **{name: config.get(name, False) for name in FLAGS}), model_type
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -67,8 +50,18 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
 
     Raises TypeError or ArithmeticError for some values of the wrong type.
     """
-    family = _supported_family(config)
-    missing = [name for name in family.required if name not in config]
+    model_type = config.get("model_type")
+    if str(model_type) not in FAMILIES:
+        supported = ", ".join(FAMILIES)
+        raise ValueError(
+            f"model_type is {short_repr(model_type)}: supported are {supported}; others have another network"
+        )
+    for name, neutral in UNSUPPORTED.items():
+        if config.get(name) not in neutral:
+            raise ValueError(
+                f"{name} is {short_repr(config[name])}: this network does not support it, and would give wrong results"
+            )
+    missing = [name for name in REQUIRED if name not in config]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
     theta, scaling = rope_from(config)
@@ -85,32 +78,9 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
         rope_theta=theta,
         rope_scaling=scaling,
         tie_embeddings=config.get("tie_word_embeddings", False),
-        qkv_bias=family.qkv_bias,
-        qk_norm=family.qk_norm,
+        qkv_bias=model_type == "qwen2",
+        qk_norm=model_type == "qwen3",
     )
-
-
-def _supported_family(config: Mapping[str, Any]) -> Family:
-    """The family of the model. Raises ValueError for the first setting that this network does not support."""
-    model_type = config.get("model_type")
-    family = FAMILIES.get(str(model_type))
-    if family is None:
-        supported = ", ".join(FAMILIES)
-        raise ValueError(
-            f"model_type is {short_repr(model_type)}: supported are {supported}; others have another network"
-        )
-    classes = config.get("architectures") or [family.architecture]
-    if classes != [family.architecture]:
-        raise ValueError(f"architectures is {short_repr(classes)}: only {family.architecture} is supported")
-    if config.get("hidden_act", "silu") not in ("silu", "swish"):
-        raise ValueError(f"hidden_act is {short_repr(config['hidden_act'])}: only silu is supported")
-    for name, unused in UNSUPPORTED.items():
-        value = config.get(name)
-        if value is not None and value != unused:
-            raise ValueError(
-                f"{name} is {short_repr(value)}: this network does not support it, and would give wrong results"
-            )
-    return family
 
 
 def _context(config: Mapping[str, Any]) -> int:
@@ -127,36 +97,31 @@ def _context(config: Mapping[str, Any]) -> int:
     return cast(int, window)
 
 
-def _family_of(args: ModelArgs) -> str:
-    """The ``model_type`` that a network is written as. Mistral's network is Llama's."""
-    if args.qkv_bias and args.qk_norm:
-        raise ValueError(
-            "qkv_bias and qk_norm are both true: no family of published models has both, so config.json cannot "
-            "express them together; leave one out"
-        )
-    if args.qkv_bias:
-        return "qwen2"
-    return "qwen3" if args.qk_norm else "llama"
-
-
 def config_from(
     args: ModelArgs, dtype: str, ids: Mapping[str, Any], subclass_name: str | None = None
 ) -> dict[str, Any]:
     """ModelArgs -> config.json, in a spelling that old and new programs read.
 
     ``ids`` are bos_token_id and eos_token_id. ``subclass_name`` is the ``module:Class`` of a subclass. It is written as
-    model_type, so other programs reject the file. Raises ValueError that names a setting that config.json cannot
-    express.
+    model_type, so other programs reject the file. A Mistral is written as a Llama, because its network is the same.
+    Raises ValueError that names a setting that config.json cannot express.
     """
+    if args.qkv_bias and args.qk_norm and not subclass_name:
+        raise ValueError(
+            "qkv_bias and qk_norm are both true: no family of published models has both, so config.json cannot "
+            "express them together; leave one out"
+        )
     args = without_ntk(args)
     scaling = args.rope_scaling
     if subclass_name:
         names = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
-        flags = {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
+        flags = {name: getattr(args, name) for name in FLAGS}
     else:
-        family = _family_of(args)
-        names = {"architectures": [FAMILIES[family].architecture], "model_type": family}
-        flags = FAMILIES[family].written
+        family = "qwen3" if args.qk_norm else "llama"
+        if args.qkv_bias:
+            family = "qwen2"
+        names = {"architectures": [f"{family.capitalize()}ForCausalLM"], "model_type": family}
+        flags = FAMILIES[family]
     config = {
         **names,
         "hidden_size": args.dim,
@@ -181,7 +146,8 @@ def config_from(
 
 
 # For each type of scaling, its keys besides rope_type and rope_theta: Hugging Face's name -> ours
-ROPE_KEYS = {
+ROPE_KEYS: dict[str, dict[str, str]] = {
+    "default": {},
     "linear": {"factor": "factor"},
     "llama3": {
         "factor": "factor",
@@ -202,48 +168,25 @@ ROPE_KEYS = {
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
     check_fields(config, {"rope_parameters": TABLE, "rope_scaling": TABLE})
-    rope = dict(config.get("rope_parameters") or config.get("rope_scaling") or {})
+    table = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    rope = {name: value for name, value in table.items() if value is not None}
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
-    if config.get("rope_theta", theta) != theta:
-        raise ValueError(f"rope_theta is both {short_repr(config['rope_theta'])} and {short_repr(theta)}: keep one")
-    old_type = rope.pop("type", None)
-    rope_type = rope.pop("rope_type", None) or old_type or "default"
-    if rope_type == "default" and not rope.get("factor"):  # a factor without a type is rejected below
-        rope.pop("factor", None)
-        _check_keys(rope, set(), rope_type)
-        return theta, None
-    if rope_type not in ROPE_KEYS:
+    old_type = rope.pop("type", "default")
+    rope_type = rope.pop("rope_type", old_type)
+    if str(rope_type) not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {short_repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
-    return theta, _scaling(rope_type, rope, config)
-
-
-def _scaling(rope_type: str, rope: dict[str, Any], config: Mapping[str, Any]) -> RopeScaling:
-    names = ROPE_KEYS[rope_type]
-    if "original_max_position_embeddings" in names:
-        trained = rope.get("original_max_position_embeddings") or config.get("max_position_embeddings", 2048)
-        # The value at the top level of config.json takes precedence over the one in rope_scaling.
-        rope["original_max_position_embeddings"] = config.get("original_max_position_embeddings") or trained
-    rope.pop("finetuned", None)  # whether the weights were fine-tuned
-    mscale = rope.pop("mscale", None)
-    mscale_all_dim = rope.pop("mscale_all_dim", None)
-    values = {names[key]: value for key, value in rope.items() if key in names and value is not None}
-    _check_keys(rope, names.keys(), rope_type)
-    required = ["factor", "low_freq_factor", "high_freq_factor"] if rope_type == "llama3" else ["factor"]
-    missing = [key for key in required if names[key] not in values]
-    if missing:
-        raise ValueError(f"RoPE scaling {rope_type} lacks {', '.join(missing)}: complete config.json")
-    if rope_type == "yarn" and mscale and mscale_all_dim and "attention_factor" not in values:
-        log = 0.1 * math.log(values["factor"])
-        values["attention_factor"] = (mscale * log + 1) / (mscale_all_dim * log + 1)
-    return RopeScaling(type=cast(Type, rope_type), **values)
-
-
-def _check_keys(rope: Mapping[str, Any], supported: Collection[str], rope_type: str) -> None:
-    """Raise ValueError for an unsupported key, unless its value has no effect."""
-    neutral = {"partial_rotary_factor": 1.0, "truncate": True}
-    for key, value in rope.items():
-        if key not in supported and value != neutral.get(key):
-            raise ValueError(f"RoPE scaling {rope_type} has {key} = {short_repr(value)}, which is not supported")
+    keys = ROPE_KEYS[rope_type]
+    unknown = sorted(rope.keys() - keys.keys())
+    if unknown:
+        raise ValueError(f"RoPE scaling {rope_type} has {', '.join(unknown)}, which this network does not support")
+    if rope_type == "default":
+        return theta, None
+    if "factor" not in rope:
+        raise ValueError(f"RoPE scaling {rope_type} lacks a factor: complete config.json")
+    values = {keys[name]: value for name, value in rope.items()}
+    if "original_max_position_embeddings" in keys:
+        values.setdefault("original_max_seq_len", config.get("max_position_embeddings", UNSET))
+    return theta, RopeScaling(type=cast(Type, rope_type), **values)
 
 
 def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:

@@ -5,6 +5,7 @@ weight matrices are quantized; biases, norms, attention scores, the cache and ac
 can generate and score, but not train.
 """
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -72,11 +73,6 @@ class Int8Matrix(nn.Module):
     def quantized(self) -> Quantized:
         return Quantized(self.weight, self.scales)
 
-    def train(self, mode: bool = True) -> "Int8Matrix":
-        if mode:
-            raise ValueError("int8 weights cannot be trained: load the model in float32 or bfloat16")
-        return super().train(mode)
-
 
 class Int8Linear(Int8Matrix):
     """A linear layer with an int8 weight: x (..., in) -> (..., out). kernels.py chooses the product."""
@@ -103,14 +99,35 @@ class Int8Embedding(Int8Matrix):
         return rows.dequantize(self.dtype).view(*tokens.shape, -1)  # (B, T, dim)
 
 
-def replace_matrices(network: Transformer, matrices: dict[str, Quantized], dtype: torch.dtype) -> None:
-    """Replace the linear layers and the embedding of a network by int8 modules. ``dtype`` is that of activations."""
+def load_matrices(
+    network: Transformer,
+    tensors: Iterable[tuple[str, Tensor | Quantized]],
+    device: str | torch.device,
+    dtype: torch.dtype | None,
+    group_size: int | None,
+) -> None:
+    """Load (name, tensor) into a network, whose linear layers and embedding become int8 modules.
+
+    ``dtype``, by default the stored one, is that of norms and biases, and so of activations. Matrices that are already
+    quantized keep their groups.
+    """
+    others = {}
+    matrices = {}
+    for name, tensor in tensors:
+        if isinstance(tensor, Tensor) and tensor.ndim == 1:
+            others[name] = tensor.to(device, dtype, copy=True)
+        else:
+            quantized = quantize(tensor, group_size) if isinstance(tensor, Tensor) else tensor
+            matrices[name] = Quantized(quantized.weight.to(device), quantized.scales.to(device))
+        del tensor  # before the next one is read, so that only one is in memory
     for name, quantized in matrices.items():
         parent, _, child = name.removesuffix(".weight").rpartition(".")
         owner = network.get_submodule(parent)
         if child == "tok_embeddings":
-            setattr(owner, child, Int8Embedding(quantized, dtype))
+            setattr(owner, child, Int8Embedding(quantized, others["norm.weight"].dtype))
         else:
             setattr(owner, child, Int8Linear(quantized, getattr(owner, child).bias))
     if network.output is None:  # tied weights: the embedding is also the output matrix
         network.output = Int8Linear(matrices["tok_embeddings.weight"])
+    network.load_state_dict(network.state_dict() | others, assign=True)
+    network.requires_grad_(False)

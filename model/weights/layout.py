@@ -8,7 +8,7 @@ from torch import Tensor
 from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
-MAX_NAMES = 6  # how many tensors a message names for each problem
+MAX_NAMES = 8  # how many tensors a message names
 Shapes = dict[str, tuple[int, ...]]
 
 _TOP = {
@@ -103,31 +103,18 @@ def hugging_face_name(name: str) -> str:
 
 
 def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], where: object) -> None:
-    """Raise ValueError that lists all missing, surplus and wrongly shaped tensors."""
-    common = sorted(expected.keys() & found.keys())
-    problems = {
-        "missing": [f"{name} {expected[name]}" for name in sorted(expected.keys() - found.keys())],
-        "not of this architecture": [f"{name} {found[name]}" for name in sorted(found.keys() - expected.keys())],
-        "wrong shape": [f"{n} is {found[n]}, not {expected[n]}" for n in common if found[n] != expected[n]],
-    }
-    _raise_if_any(problems, where)
-
-
-def check_names(expected: Collection[str], found: Collection[str], where: object) -> None:
-    """Raise ValueError that lists all missing and surplus tensors."""
-    missing, surplus = sorted({*expected} - {*found}), sorted({*found} - {*expected})
-    _raise_if_any({"missing": missing, "not of this architecture": surplus}, where)
-
-
-def _raise_if_any(problems: dict[str, list[str]], where: object) -> None:
-    if any(problems.values()):
-        lists = "; ".join(f"{title}: {_first_few(names)}" for title, names in problems.items() if names)
-        raise ValueError(f"{where} does not match its configuration: {lists}")
-
-
-def _first_few(names: list[str]) -> str:
-    listed = ", ".join(names[:MAX_NAMES])
-    return f"{listed} and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else listed
+    """Raise ValueError that lists missing, surplus and wrongly shaped tensors."""
+    problems = []
+    for name in sorted(expected.keys() | found.keys()):
+        if name not in found:
+            problems.append(f"{name} {expected[name]} is missing")
+        elif name not in expected:
+            problems.append(f"{name} {found[name]} is not of this architecture")
+        elif found[name] != expected[name]:
+            problems.append(f"{name} is {found[name]}, not {expected[name]}")
+    if problems:
+        more = f", and {len(problems) - MAX_NAMES} more" if len(problems) > MAX_NAMES else ""
+        raise ValueError(f"{where} does not match its configuration: {', '.join(problems[:MAX_NAMES])}{more}")
 
 
 # Both layouts rotate D/2 planes of a head. They differ in which two rows span a plane. Meta's layout, which this

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 
 from ..cli.files import check_is_file, write_atomically
@@ -35,25 +35,21 @@ def open_tensors(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except SafetensorError as error:
-        raise ValueError(f"{path} is corrupt ({error}): get the file again") from None
+    except (SafetensorError, TypeError):  # TypeError for a size of 2**63, which an empty tensor may have
+        raise ValueError(f"{path} is corrupt or cut short: get the file again") from None
 
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Read dtypes and shapes of the tensors in a safetensors file, without reading the tensors."""
     with open_tensors(path) as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
-        entries = {name: TensorEntry(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
-    if any(size >= 2**63 for entry in entries.values() for size in entry.shape):  # only beside 0 in an empty tensor
-        raise ValueError(f"{path} is corrupt (a tensor is larger than 2**63): get the file again")
-    return entries
+        return {name: TensorEntry(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
-    """Read all tensors of a safetensors file to the CPU. Raises ValueError if it is corrupt."""
-    read_header(path)
-    with open_tensors(path):
-        return load_file(path)
+    """Map all tensors of a safetensors file. Raises ValueError if it is corrupt."""
+    with open_tensors(path) as file:
+        return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
 
 
 def read_metadata(path: Path) -> dict[str, str]:

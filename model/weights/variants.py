@@ -38,10 +38,8 @@ def find_network(name: str) -> type[Transformer]:
         raise ValueError(
             f"network is {name!r}: {module} cannot be imported ({type(error).__name__}: {error})"
         ) from None
-    if network is None:
-        raise ValueError(f"network is {name!r}: there is no {attribute} in {module}")
     if not (isinstance(network, type) and issubclass(network, Transformer)):
-        raise ValueError(f"network is {name!r}: give a subclass of Transformer")
+        raise ValueError(f"network is {name!r}: {module} has no subclass of Transformer with this name")
     check_constructor(network)
     return network
 

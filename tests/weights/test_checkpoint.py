@@ -1,6 +1,5 @@
 """Checkpoints of any format: recognized by their files, loaded, saved, or an error that names the problem."""
 
-import json
 import math
 import os
 import re
@@ -22,7 +21,6 @@ from model.weights import (
     meta,
     open_checkpoint,
     save_model,
-    save_tokenizer,
 )
 
 
@@ -54,7 +52,7 @@ def test_every_format_is_recognized_by_its_files(all_formats):
     [
         ("nowhere", "does not exist"),
         ("empty", "neither config.json nor params.json"),
-        (".", "is not a model, but contains 2: give one, for example meta"),
+        (".", "is not a model, but contains 2: give one, for example hf"),
         ("model.gguf", "is a GGUF file, which is not supported"),
         ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
         ("hf/model.safetensors", "give the directory"),
@@ -65,10 +63,7 @@ def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tm
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
     (tmp_path / "model.gguf").touch()
-    if name == ".":
-        (tmp_path / "model.bin").unlink()
-        for file in (tmp_path / "hf").iterdir():
-            os.utime(file, (1e9, 1e9))
+    (tmp_path / "model.bin").unlink()
     with pytest.raises(ValueError, match=words):
         load_args(name)
 
@@ -77,9 +72,8 @@ def test_a_mistyped_run_is_suggested(all_formats, tmp_path, monkeypatch):
     (tmp_path / "runs").mkdir()
     (tmp_path / "hf").rename(tmp_path / "runs" / "stories")
     monkeypatch.chdir(tmp_path)
-    for name in ("stories", "storis", "runs/storys"):
-        with pytest.raises(ValueError, match=re.escape(f"did you mean {Path('runs/stories')}?")):
-            load_args(name)
+    with pytest.raises(ValueError, match=re.escape(f"did you mean {Path('runs/stories')}?")):
+        load_args("storis")
 
 
 def test_a_directory_of_one_llama2c_model_is_that_model(all_formats, tmp_path):
@@ -131,31 +125,22 @@ def damaged(all_formats, tmp_path):
 @pytest.mark.parametrize("options", [{}, {"dtype": "stored"}, {"dtype": torch.bfloat16}, {"int8": True}], ids=str)
 def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(damaged, value, options):
     for path in damaged(value):
-        with pytest.raises(
-            ValueError, match=r": layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
-        ) as error:
+        words = rf"^{re.escape(str(path))}: layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
+        with pytest.raises(ValueError, match=words):
             load_model(path, **options)
-        assert str(path) in str(error.value)
-        assert "\n" not in str(error.value)
         load_model(path, **options, check_finite=False)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(3e38, torch.float32), (3e38, torch.bfloat16), (6e4, torch.float16)])
-def test_finite_weights_whose_sum_overflows_are_loaded(all_formats, tmp_path, value, dtype):
+def test_only_what_overflows_in_the_given_dtype_is_refused(all_formats, tmp_path, value, dtype):
     model = all_formats[0]
     with torch.no_grad():
-        model.layers[1].feed_forward.w2.weight.fill_(value)
+        model.layers[1].feed_forward.w2.weight.fill_(value)  # their sum overflows
     save_model(model.to(dtype), tmp_path / "large")
     assert load_model(tmp_path / "large", dtype="stored").norm.weight.dtype == dtype
-
-
-def test_an_overflow_in_the_given_dtype_is_refused(all_formats, tmp_path):
-    with torch.no_grad():
-        all_formats[0].norm.weight.fill_(1e6)
-    save_model(all_formats[0], tmp_path / "wide")
-    load_model(tmp_path / "wide")
-    with pytest.raises(ValueError, match=r"norm\.weight contains NaN or infinity.* for float16"):
-        load_model(tmp_path / "wide", dtype=torch.float16)
+    if value > 1e5:
+        with pytest.raises(ValueError, match=r"w2\.weight contains NaN or infinity.* for float16"):
+            load_model(tmp_path / "large", dtype=torch.float16)
 
 
 def test_without_the_check_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats):
@@ -165,12 +150,6 @@ def test_without_the_check_weights_that_keep_their_dtype_are_not_read_while_load
     addresses = [tensor.data_ptr() for name, tensor in state.items() if "wq" not in name and "wk" not in name]
     assert max(addresses) - min(addresses) < size
     assert len(set(addresses)) == len(addresses)
-
-
-def test_a_compiled_model_is_saved_under_the_usual_names(all_formats, tmp_path):
-    model = all_formats[0]
-    save_model(SimpleNamespace(_orig_mod=model), tmp_path / "compiled")  # as torch.compile wraps it
-    assert load_model(tmp_path / "compiled").state_dict().keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("copied", [False, True])
@@ -186,11 +165,11 @@ def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_for
     kept = load_model(paths[0])
     save_model(small_model(head_dim=8), paths[0])
     assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    save_model(kept, paths[0])
+    save_model(SimpleNamespace(_orig_mod=kept), paths[0])  # as torch.compile wraps it
     assert torch.equal(load_model(paths[0]).norm.weight, model.norm.weight)
 
 
-def test_a_failed_save_keeps_the_previous_weights(all_formats, monkeypatch):
+def test_a_failed_save_keeps_the_previous_weights_and_a_save_the_mode_of_the_umask(all_formats, monkeypatch):
     model, (path, *_) = all_formats
     before = (path / "model.safetensors").read_bytes()
     monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
@@ -200,11 +179,7 @@ def test_a_failed_save_keeps_the_previous_weights(all_formats, monkeypatch):
         save_model(model, path)
     assert (path / "model.safetensors").read_bytes() == before
     assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors"]
-
-
-def test_saved_weights_have_the_mode_of_the_umask(all_formats):
-    modes = {file.stat().st_mode & 0o777 for file in all_formats[1][0].iterdir()}
-    assert len(modes) == 1
+    assert len({file.stat().st_mode & 0o777 for file in path.iterdir()}) == 1
 
 
 @pytest.fixture(scope="module")
@@ -216,38 +191,16 @@ def tokenizers(tmp_path_factory):
     return directory
 
 
-def test_a_tokenizer_of_another_size_than_the_weights_is_an_error(small_model, tokenizers, tmp_path):
-    save_tokenizer(load_tokenizer(tokenizers / "300"), tmp_path)
-    save_model(small_model(vocab_size=300), tmp_path)
-    open_checkpoint(tmp_path).tokenizer()
-    config = json.loads((tmp_path / "config.json").read_text(encoding="utf-8"))
-    assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
-    with pytest.raises(ValueError, match="290 tokens, the model 300"):
-        open_checkpoint(tmp_path).tokenizer(tokenizers / "290" / "tokenizer.model")
-    (tmp_path / "tokenizer.model").write_bytes((tokenizers / "290" / "tokenizer.model").read_bytes())
-    with pytest.raises(ValueError, match="290 tokens, the model 300"):
-        open_checkpoint(tmp_path).tokenizer()
-    open_checkpoint(tmp_path).tokenizer(tokenizers / "300" / "tokenizer.model")
-
-
-@pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tok300.model", "tokenizer.bin", "tokenizer.model"])
-def test_the_tokenizer_beside_a_llama2c_model_has_the_size_of_its_vocabulary(small_model, tokenizers, tmp_path, name):
+@pytest.mark.parametrize("name", ["m.tokenizer.bin", "tok300.bin", "tokenizer.bin"])
+def test_the_tokenizer_beside_a_llama2c_model_is_found_and_checked(small_model, tokenizers, tmp_path, name):
     llama2c.save(small_model(vocab_size=300, head_dim=8), tmp_path / "m.bin")
-
-    def put(size, name):
-        if name.endswith(".model"):
-            shutil.copy(tokenizers / str(size) / "tokenizer.model", tmp_path / name)
-        else:
-            llama2c_tokenizer.save(load_tokenizer(tokenizers / str(size)), tmp_path / name)
-
-    for other in ("tok290.model", "tokenizer.bin", "tokenizer.model"):
-        put(290, other)
-    with pytest.raises(
-        ValueError,
-        match=r"m.bin contains weights, and .*no tokenizer beside it \(m.tokenizer.bin, tok300.bin, .*--tokenizer",
-    ):
+    words = r"m.bin has no tokenizer \(m.tokenizer.bin, tok300.bin, tokenizer.bin\): give one with --tokenizer"
+    with pytest.raises(ValueError, match=words):
         load_tokenizer(tmp_path / "m.bin")
-    put(300, name)
+    llama2c_tokenizer.save(load_tokenizer(tokenizers / "300"), tmp_path / name)
     found = load_tokenizer(tmp_path / "m.bin")
     assert (found.path.name, found.vocab_size) == (name, 300)
-    open_checkpoint(tmp_path).tokenizer()  # the directory of a model is checked like the model, with its tokenizer
+    open_checkpoint(tmp_path).tokenizer()  # the directory of a model is the model
+    llama2c_tokenizer.save(load_tokenizer(tokenizers / "290"), tmp_path / name)
+    with pytest.raises(ValueError, match=rf"{name} (ends after 290 of|does not hold) 300 tokens"):
+        load_tokenizer(tmp_path / "m.bin")

@@ -1,7 +1,6 @@
 """config.json: supported settings in both spellings, and unsupported ones, which are errors."""
 
 import json
-import math
 import warnings
 
 import pytest
@@ -32,12 +31,10 @@ def test_missing_settings_have_the_defaults_of_the_format():
         norm_eps=1e-6, rope_theta=10000.0, tie_embeddings=False,
     )  # fmt: skip
     same = {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None, "sliding_window": None}
-    more = {"attention_bias": False, "pretraining_tp": 2, "_name_or_path": "x"}
+    more = {"attention_bias": False, "hidden_act": "silu", "pretraining_tp": 2, "_name_or_path": "x"}
     assert args_from_config({**LLAMA, **same, **more}) == args
     without_context = {name: value for name, value in LLAMA.items() if name != "max_position_embeddings"}
     assert args_from_config(without_context).max_seq_len == 2048
-    without_original = {**without_context, "rope_scaling": {"type": "yarn", "factor": 4.0}}
-    assert args_from_config(without_original).rope_scaling.original_max_seq_len == 2048
 
 
 @pytest.mark.parametrize(
@@ -51,13 +48,10 @@ def test_missing_settings_have_the_defaults_of_the_format():
         ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
         ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}, "rope_scaling": YARN}, 5e5,
          RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),  # the new spelling takes precedence
-        ({"rope_scaling": {**YARN, "rope_type": "yarn", "finetuned": True}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
+        ({"rope_scaling": {**YARN, "rope_type": "yarn", "beta_slow": None}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
         ({"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.9}}, 1e4,
          RopeScaling("yarn", 4.0, 1024, 2, 16, 0.9)),
         ({"rope_scaling": {"type": "yarn", "factor": 4.0}}, 1e4, RopeScaling("yarn", 4.0, 4096)),
-        ({"rope_scaling": YARN, "original_max_position_embeddings": 512}, 1e4, RopeScaling("yarn", 4.0, 512)),
-        ({"rope_scaling": {**YARN, "mscale": 1.0, "mscale_all_dim": 2.0}}, 1e4,
-         RopeScaling("yarn", 4.0, 1024, attention_factor=(0.1 * math.log(4) + 1) / (0.2 * math.log(4) + 1))),
     ],
 )  # fmt: skip
 def test_rope_settings_are_read_in_every_spelling(changes, theta, scaling):
@@ -67,27 +61,19 @@ def test_rope_settings_are_read_in_every_spelling(changes, theta, scaling):
 
 INVALID = {
     "model_type": ({"model_type": "gemma3"}, "'gemma3': supported are llama, mistral, qwen2, qwen3"),
-    "architecture": ({"architectures": ["LlamaForSequenceClassification"]}, "LlamaForSequenceClassification"),
     "attention_bias": ({"attention_bias": True}, "attention_bias is True"),
     "activation": ({"hidden_act": "gelu"}, "hidden_act is 'gelu'"),
-    "biases of all projections": ({**QWEN3, "attention_bias": True}, "attention_bias is True"),
-    "another family's class": ({**QWEN3, "architectures": ["LlamaForCausalLM"]}, "only Qwen3ForCausalLM"),
-    "no head_dim": ({**QWEN3, "head_dim": ...}, "head_dim missing"),
-    "no default of another model": ({"model_type": "qwen2", "architectures": None}, "num_key_value_heads missing"),
-    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
     "quantized": ({"quantization_config": {"quant_method": "gptq"}}, "quantization_config"),
     "custom code": ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
-    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "dynamic"),
-    "type of the wrong type": ({"rope_scaling": {"type": [1], "factor": 2.0}}, "config.json: unhashable"),
-    "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
-    "mrope": ({"rope_scaling": {"type": "default", "mrope_section": [1, 2]}}, "mrope_section"),
-    "partial inside": ({"rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5}}, "partial_rotary"),
-    "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks factor"),
-    "no llama3 range": ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "lacks low_freq_factor, high_freq_factor"),
-    "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "truncate"),
-    "two thetas": ({"rope_theta": 1e4, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "5000"),
-    "not a table": ({"rope_scaling": "linear"}, "table"),
     "missing": ({"vocab_size": ...}, "vocab_size missing"),
+    "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic': supported are"),
+    "type of the wrong type": ({"rope_scaling": {"type": [1], "factor": 2.0}}, "supported are"),
+    "window of the wrong type": ({"model_type": "mistral", "sliding_window": "x"}, "not supported between"),
+    "not a table": ({"rope_scaling": "linear"}, "table"),
+    "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
+    "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks a factor"),
+    "factor without a type": ({"rope_scaling": {"factor": 2.0}}, "default has factor"),
+    "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "yarn has truncate"),
 }
 
 
@@ -126,33 +112,11 @@ def test_the_context_ends_at_the_sliding_window(model_type, changes, context):
     assert [f"the context is {context}" in str(each.message) for each in caught] == [True] * limited
 
 
-@pytest.mark.parametrize(("changes", "model_type"), [({"qkv_bias": True}, "qwen2"), ({"qk_norm": True}, "qwen3")])
-def test_each_network_is_written_in_its_family(changes, model_type):
-    config = config_from(ModelArgs(dim=64, n_heads=4, **changes), "float32", {})
-    assert config["model_type"] == model_type
-    assert config["architectures"] == [f"{model_type.capitalize()}ForCausalLM"]
-
-
 def test_bias_and_norm_together_are_refused_except_for_a_subclass():
     args = ModelArgs(dim=64, n_heads=4, qkv_bias=True, qk_norm=True)
     with pytest.raises(ValueError, match=r"qkv_bias and qk_norm are both true: .*leave one out"):
         config_from(args, "float32", {})
     assert read_config(config_from(args, "float32", {}, "mine:Net")) == (args, "mine:Net")
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"tie_embeddings": True, "head_dim": 6, "norm_eps": 2e-6, "n_kv_heads": 1},
-        {"rope_theta": 321.0, "rope_scaling": RopeScaling("linear", 3.0)},
-        {"rope_scaling": RopeScaling("llama3", 8.0, 512, 2.0, 5.0)},
-        {"rope_scaling": RopeScaling("yarn", 8.0, 512, 2.0, 5.0, 1.5)},
-    ],
-)
-def test_args_written_and_read_back_are_equal(changes):
-    args = ModelArgs(dim=64, n_heads=4, **changes)
-    assert args_from_config(json.loads(json.dumps(config_from(args, "float32", {})))) == args
 
 
 def test_ntk_scaling_is_written_as_the_equivalent_base():

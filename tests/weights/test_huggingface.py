@@ -1,10 +1,7 @@
 """Hugging Face directories, with transformers as the oracle where it is installed."""
 
-import json
-
 import pytest
 import torch
-from damage import change_json
 from safetensors.torch import load_file, save_file
 
 from model.rope_scaling import RopeScaling
@@ -14,14 +11,10 @@ from model.weights.tensors import read_header
 ORIGINAL, LENGTH = 16, 60  # LENGTH is well past the trained length of the scalings
 SHAPES = {
     "gqa": {},
-    "tied": {"tie_embeddings": True, "n_kv_heads": 1},
-    "mha": {"n_kv_heads": 6},
-    "theta": {"rope_theta": 5e5},
-    "linear": {"rope_scaling": RopeScaling("linear", 4.0)},
+    "mha": {"n_kv_heads": 6, "tie_embeddings": True},
     "ntk": {"rope_scaling": RopeScaling("ntk", 4.0)},
     "llama3": {"rope_scaling": RopeScaling("llama3", 8.0, ORIGINAL)},
-    "yarn": {"rope_scaling": RopeScaling("yarn", 4.0, ORIGINAL, high=8.0)},
-    "yarn_scale": {"rope_scaling": RopeScaling("yarn", 4.0, ORIGINAL, attention_factor=0.8)},
+    "yarn": {"rope_scaling": RopeScaling("yarn", 4.0, ORIGINAL, high=8.0, attention_factor=0.8)},
     "bias": {"qkv_bias": True},
     "norm": {"qk_norm": True, "norm_eps": 3e-6},
 }
@@ -63,25 +56,19 @@ def rewrite(directory, change):
 
 
 def test_tied_weights_are_stored_once(run):
-    model, directory = run
-    header = read_header(directory / "model.safetensors")
-    assert "lm_head.weight" not in header
-    assert sum(p.numel() for p in model.parameters()) * 4 < (directory / "model.safetensors").stat().st_size
+    _, directory = run
+    assert "lm_head.weight" not in read_header(directory / "model.safetensors")
 
 
-def test_tied_weights_stored_as_output_matrix_only(run):
-    model, directory = run
-    rewrite(directory, lambda t: t.update({"lm_head.weight": t.pop("model.embed_tokens.weight")}))
-    assert torch.equal(load_model(directory).tok_embeddings.weight, model.tok_embeddings.weight)
-
-
-def test_tied_weights_stored_twice_must_be_equal(run):
+def test_tied_weights_may_be_stored_under_either_name_or_both_if_they_are_equal(run):
     model, directory = run
     rewrite(directory, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"].clone()}))
     assert torch.equal(load_model(directory).tok_embeddings.weight, model.tok_embeddings.weight)
     rewrite(directory, lambda t: t["lm_head.weight"].add_(1))
     with pytest.raises(ValueError, match=r"tie_word_embeddings.*differ"):
         load_model(directory)
+    rewrite(directory, lambda t: t.pop("model.embed_tokens.weight"))
+    assert torch.equal(load_model(directory).tok_embeddings.weight, model.tok_embeddings.weight + 1)
 
 
 def test_rope_frequencies_in_old_files_are_ignored(run):
@@ -91,9 +78,8 @@ def test_rope_frequencies_in_old_files_are_ignored(run):
 
 
 FAULTS = {
-    "missing": (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), r"missing: model\.layers\.1\.mlp\S+ \(64, 48\)"),
-    "surplus": (lambda t: t.update({"model.layers.2.x": torch.ones(3)}), r"not of this .*: model\.layers\.2\.x \(3,\)"),
-    "bias": (lambda t: t.update({"model.layers.0.self_attn.q_proj.bias": torch.ones(60)}), r"q_proj\.bias"),
+    "missing": (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), r"layers\.1\.mlp\S+ \(64, 48\) is missing"),
+    "surplus": (lambda t: t.update({"model.layers.2.x": torch.ones(3)}), r"layers\.2\.x \(3,\) is not of this arch"),
     "shape": (lambda t: t.update({"model.norm.weight": torch.ones(47)}), r"norm\.weight is \(47,\), not \(48,\)"),
     "dtype": (lambda t: t.update({"model.norm.weight": torch.ones(48, dtype=torch.int8)}), "I8"),
 }  # fmt: skip
@@ -107,43 +93,23 @@ def test_tensors_that_do_not_match_are_listed(run, change, words):
     assert "\n" not in str(error.value)
 
 
-def shard(directory, weight_map):
-    (directory / "model.safetensors").rename(directory / "a.safetensors")
-    names = read_header(directory / "a.safetensors")
-    save_file({"x": torch.ones(3)}, directory / "c.safetensors")
-    listed = dict.fromkeys(names, "a.safetensors") | weight_map
-    listed = {name: file for name, file in listed.items() if file is not ...}
-    (directory / "model.safetensors.index.json").write_text(json.dumps({"weight_map": listed}), encoding="utf-8")
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"model.norm.weight": "b.safetensors"}, r"b\.safetensors, which is missing"),
-        ({"model.norm.weight": "../run/a.safetensors"}, "only files beside it"),
-        ({"model.norm.weight": "/etc/passwd"}, "only files beside it"),
-        ({"model.norm.weight": "..\\a.safetensors"}, "only files beside it"),
-        ({"model.norm.weight": None}, "only files beside it"),
-        ({"surplus": "a.safetensors"}, "surplus"),
-        ({"model.norm.weight": "c.safetensors"}, r"lists model\.norm\.weight, which c\.safetensors does not contain"),
-        ({"model.norm.weight": ...}, r"model\.norm\.weight"),
-    ],
-)
-def test_a_wrong_index_is_an_error(run, changes, words):
-    shard(run[1], changes)
-    with pytest.raises(ValueError, match=words):
-        load_args(run[1])
-    (run[1] / "model.safetensors.index.json").write_text("{}", encoding="utf-8")
-    with pytest.raises(ValueError, match="0 tensors"):
-        load_args(run[1])
+def test_numbered_files_are_one_model_and_a_missing_one_is_noticed(run):
+    model, directory = run
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
+    for at, name in enumerate(names):
+        save_file({key: tensors[key] for key in list(tensors)[at::3]}, directory / name)
+    state = load_model(directory).state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    (directory / names[1]).unlink()
+    with pytest.raises(ValueError, match=f"has 2 files like {names[0]}: get all of this model"):
+        load_args(directory)
 
 
 def test_the_stored_dtype_is_that_of_the_embedding(run):
     rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if "embed" in n}))
     assert open_checkpoint(run[1]).dtype == torch.bfloat16
-    rewrite(run[1], lambda t: t.update({"a": torch.ones(2, 3, dtype=torch.int64)}))
-    change_json(run[1] / "config.json", model_type="mine:Net")
-    assert open_checkpoint(run[1]).dtype == torch.bfloat16  # of a subclass, which may have tensors of any dtype
 
 
 def test_a_directory_with_only_a_pickle_is_an_error(run):

