@@ -40,7 +40,7 @@ SETTINGS: dict[str, dict[str, str]] = {
     "a thread per core": {"OMP_NUM_THREADS": str(count_cores())},
     "OMP_WAIT_POLICY=PASSIVE": {"OMP_WAIT_POLICY": "PASSIVE"},
 }
-SETTINGS |= {f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": str(count)} for count in (1000, 3000, 30_000)}
+SETTINGS |= {f"GOMP_SPINCOUNT={count}": {"GOMP_SPINCOUNT": str(count)} for count in (1000, 10_000, 1_000_000)}
 # The settings to measure on a quiet machine (False) and on a busy one (True); the bars need no others.
 NEEDED = {False: [CHOSEN, "one thread", "a thread per core"], True: [CHOSEN, LATER]}
 SIZES = {

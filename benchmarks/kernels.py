@@ -138,10 +138,10 @@ def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
             x = torch.randn(rows, 1, columns).to(dtype)
             case = f"{rows} x {out} x {columns}"
             candidates = {name: product for name, product in kernels.LINEAR.items() if rows == 1 or name != "mv"}
-            chosen = name_of(kernels.choose_linear(x), kernels.LINEAR)
+            chosen = name_of(kernels.choose_linear(x, weights[0][0]), kernels.LINEAR)
             report.products(case, candidates, chosen, x, weights, rounds)
             if rows == 1:
-                chosen = name_of(choice_when_compiled(kernels.choose_linear, x), kernels.LINEAR)
+                chosen = name_of(choice_when_compiled(kernels.choose_linear, x, weights[0][0]), kernels.LINEAR)
                 report.products(f"{case}, compiled", compile_all(candidates), chosen, x, weights, rounds)
 
 

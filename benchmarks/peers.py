@@ -2,10 +2,12 @@
 
     python benchmarks/peers.py --llama2c path/to/run.c     some minutes
     python benchmarks/peers.py --shapes 15M --repeats 9
+    python benchmarks/peers.py --shapes 1.1B --dtypes bfloat16 int8 --tokens 32
 
-All get the same random weights, in float32, and continue BOS greedily. llama2.c is built from the given file with the
-system's compiler. llama.cpp is measured if llama-bench and its convert_hf_to_gguf.py are on PATH. The contenders take
-turns; the first turn is a warm-up, which also compiles. Prints the median tokens/s, and the seconds from launch.
+All get the same random weights and continue BOS greedily. llama2.c, which has float32 only, is built from the given
+file with the system's compiler. llama.cpp is measured if llama-bench and its convert_hf_to_gguf.py are on PATH, with
+Q8_0 for int8. The contenders take turns; the first turn is a warm-up, which also compiles. Prints the median tokens/s,
+and for float32 the seconds from launch.
 """
 
 import argparse
@@ -24,15 +26,18 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
+import startup  # noqa: F401, I001  must come before torch
 import torch
 
 from benchmarks.generate import alternate, seconds
 from benchmarks.large import SHAPES
 from model import ModelArgs, Transformer, generate
-from model.weights import llama2c, save_model
+from model.cli.machine import pick_dtype
+from model.weights import llama2c, load_model, save_model
 
 DEMO = ModelArgs(dim=192, n_layers=6, n_heads=6, vocab_size=1024, max_seq_len=256, tie_embeddings=True)
-MODELS = {"2.9M": DEMO, "15M": SHAPES["15M"]}
+MODELS = {"2.9M": DEMO, **SHAPES}
+GGUF_TYPES = {"float32": "f32", "bfloat16": "bf16", "int8": "q8_0"}
 LAUNCH = """
 import startup, sys, torch
 from model import generate
@@ -58,7 +63,7 @@ def build_llama2c(source: Path, directory: Path) -> Path:
     return program
 
 
-def write_models(args: ModelArgs, directory: Path) -> Transformer:
+def write_model(args: ModelArgs, directory: Path) -> None:
     """Write random weights for all contenders, and a tokenizer.bin of equal pieces, which llama2.c asks for."""
     torch.manual_seed(0)
     model = Transformer(args).eval()
@@ -66,7 +71,6 @@ def write_models(args: ModelArgs, directory: Path) -> Transformer:
     llama2c.save(model, directory / "model.bin")
     piece = struct.pack("<fi", 0.0, 1) + b"a"
     (directory / "tokenizer.bin").write_bytes(struct.pack("<i", 1) + args.vocab_size * piece)
-    return model
 
 
 def llama2c_speed(program: Path, directory: Path, tokens: int, threads: int) -> float:
@@ -80,27 +84,14 @@ def llama2c_speed(program: Path, directory: Path, tokens: int, threads: int) -> 
     return float(found[1])
 
 
-def llama_cpp_speed(directory: Path, tokens: int, threads: int) -> float:
+def llama_cpp_speed(directory: Path, dtype: str, tokens: int, threads: int) -> float:
     """Tokens/s as llama-bench reports it, for a file that llama.cpp's converter makes of the directory."""
-    file = directory / "model.gguf"
+    file = directory / f"{dtype}.gguf"
     if not file.exists():
-        convert = ["convert_hf_to_gguf.py", str(directory), "--outtype", "f32", "--outfile", str(file)]
+        convert = ["convert_hf_to_gguf.py", str(directory), "--outtype", GGUF_TYPES[dtype], "--outfile", str(file)]
         subprocess.run(convert, check=True, capture_output=True)
-    command = [
-        "llama-bench",
-        "-m",
-        str(file),
-        "-p",
-        "0",
-        "-n",
-        str(tokens),
-        "-t",
-        str(threads),
-        "-r",
-        "1",
-        "-o",
-        "json",
-    ]
+    options = f"-p 0 -n {tokens} -t {threads} -r 1 -o json"
+    command = ["llama-bench", "-m", str(file), *options.split()]
     report = json.loads(subprocess.run(command, check=True, capture_output=True).stdout)
     return float(report[0]["avg_ts"])
 
@@ -109,13 +100,33 @@ def our_speed(model: Transformer, tokens: int, compile: bool) -> float:
     return tokens / seconds(lambda: list(generate(model, [[1]], tokens, compile=compile)))
 
 
-def transformers_speed(directory: Path, tokens: int) -> Callable[[], float]:
+def transformers_speed(directory: Path, dtype: str, tokens: int) -> Callable[[], float]:
     from transformers import LlamaForCausalLM, logging
 
     logging.set_verbosity_error()
-    reference = LlamaForCausalLM.from_pretrained(directory).eval()
+    reference = LlamaForCausalLM.from_pretrained(directory, dtype=dtype).eval()
     options = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
     return lambda: tokens / seconds(lambda: reference.generate(torch.tensor([[1]]), **options))
+
+
+def contenders(
+    directory: Path, dtype: str, program: Path | None, options: argparse.Namespace
+) -> dict[str, Callable[[], float]]:
+    """For each contender that has this dtype, its tokens/s in one turn."""
+    tokens, threads = options.tokens, options.threads
+    dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": pick_dtype("int8", torch.device("cpu"))}
+    model = load_model(directory, dtype=dtypes[dtype], int8=dtype == "int8")
+    turns: dict[str, Callable[[], float]] = {
+        "compiled": partial(our_speed, model, tokens, True),
+        "eager": partial(our_speed, model, tokens, False),
+    }
+    if dtype != "int8":
+        turns["transformers"] = transformers_speed(directory, dtype, tokens)
+    if program is not None and dtype == "float32":
+        turns["llama2.c"] = partial(llama2c_speed, program, directory, tokens, threads)
+    if shutil.which("llama-bench") and shutil.which("convert_hf_to_gguf.py"):
+        turns["llama.cpp"] = partial(llama_cpp_speed, directory, dtype, tokens, threads)
+    return turns
 
 
 def launches(directory: Path, program: Path | None, threads: int) -> dict[str, Callable[[int], float]]:
@@ -130,7 +141,7 @@ def launches(directory: Path, program: Path | None, threads: int) -> dict[str, C
     found["eager"] = partial(run, LAUNCH, "eager")
     found["transformers"] = partial(run, LAUNCH_TRANSFORMERS, "")
     if program is not None:
-        found["llama2.c"] = lambda tokens: seconds(lambda: llama2c_speed(program, directory, tokens, threads))
+        found["llama2.c"] = lambda tokens: seconds(lambda: llama2c_speed(program, directory, max(tokens, 2), threads))
     return found
 
 
@@ -145,30 +156,25 @@ def main() -> None:
         "--llama2c", type=Path, metavar="RUN.C", help="llama2.c's run.c, which is compiled and measured"
     )
     parser.add_argument("--shapes", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--dtypes", nargs="+", choices=GGUF_TYPES, default=["float32"])
     parser.add_argument("--tokens", type=int, default=200)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    has_llama_cpp = shutil.which("llama-bench") and shutil.which("convert_hf_to_gguf.py")
-    reference = "transformers" if options.llama2c is None else "llama2.c"
-    print(f"{options.threads} threads, torch {torch.__version__}; in brackets the ratio to {reference}")
+    print(f"{options.threads} threads, torch {torch.__version__}; in brackets the ratio to llama2.c, else to compiled")
     with tempfile.TemporaryDirectory() as temporary:
         program = None if options.llama2c is None else build_llama2c(options.llama2c, Path(temporary))
         for name in options.shapes:
             directory = Path(temporary, name)
             directory.mkdir()
-            model = write_models(MODELS[name], directory)
-            turns: dict[str, Callable[[], float]] = {
-                "compiled": partial(our_speed, model, options.tokens, True),
-                "eager": partial(our_speed, model, options.tokens, False),
-                "transformers": transformers_speed(directory, options.tokens),
-            }
-            if program is not None:
-                turns["llama2.c"] = partial(llama2c_speed, program, directory, options.tokens, options.threads)
-            if has_llama_cpp:
-                turns["llama.cpp"] = partial(llama_cpp_speed, directory, options.tokens, options.threads)
-            print_row(f"{name} float32, tokens/s", alternate(turns, options.repeats), reference, 0)
+            write_model(MODELS[name], directory)
+            for dtype in options.dtypes:
+                turns = contenders(directory, dtype, program, options)
+                reference = "llama2.c" if "llama2.c" in turns else "compiled"
+                print_row(f"{name} {dtype}, tokens/s", alternate(turns, options.repeats), reference, 0)
+            if "float32" not in options.dtypes:
+                continue
             for tokens in (1, options.tokens):
                 processes = launches(directory, program, options.threads)
                 times = alternate({way: partial(run, tokens) for way, run in processes.items()}, options.repeats)

@@ -7,34 +7,33 @@ the same command must give the same text every time. benchmarks/kernels.py times
 and reports where a rule does not choose the fastest.
 
 The rules come from this table (two cores, torch 2.13). Products are in GB/s of weights for one row, unless the number
-of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 5 (AMD) has AVX512-BF16,
-Ice Lake (Intel) has AVX-512 without it, and only one of its cores was measured. A blank cell was not measured, and
-"same" is the speed of memory, 29 GB/s.
+of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 5 (AMD) has AVX512-BF16, Ice
+Lake (Intel) has AVX-512 without it. A blank cell was not measured, and "same" is the speed of memory, 29 GB/s.
 
                                                  AMX         Zen 5        Ice Lake     AVX2 (AMD)
     F.linear / mv / slices
-        float32, 32000 x 288                     same                     9.5/9.7/9.5  12/12/22
-        float32, 5632 x 2048                     same                     12/12/12     23/23/32
-        float32, 16 rows x 288 x 288                         9.8/-/8.1    3.4/-/1.4
-        bfloat16, 32000 x 288                    9/28/14     23/12/23     5.2/5.9/5.9  16/17/16
-        bfloat16, 768 x 288                                  6.5/3.1/4.3  5.2/4.0/3.2
-        bfloat16, 5632 x 2048                    19/24/19    27/21/27                  20/20/20
-        bfloat16, 32000 x 2048                               30/15/29
-        bfloat16, 32000 x 2048, compiled                     28/40/40
+        float32, 32000 x 288                     same                     18/18/18     12/12/22
+        float32, 5632 x 2048                     same                     23/23/21     23/23/32
+        float32, 32000 x 2048, compiled                                   22/16/16
+        float32, 2048 x 5632, compiled                                    21/13/13
+        float32, 16 rows x 288 x 288                         9.8/-/8.1    3.3/-/2.2
+        bfloat16, 32000 x 288                    9/28/14     23/12/23     8.6/9.8/8.5  16/17/16
+        bfloat16, 768 x 288                                  6.5/3.1/4.3  7.6/4.9/4.0
+        bfloat16, 5632 x 2048                    19/24/19    27/21/27     10/19/18     20/20/20
+        bfloat16, 32000 x 2048                               30/15/29     10/22/22
+        bfloat16, 32000 x 2048, compiled                     28/40/40     10/12/12
     int8, x in bfloat16: packed / dequantized
-        5632 x 2048                                                       5.4/1.4      13/-
-        2048 x 5632                                          19/- (1)     7.1/1.4      20/-
+        5632 x 2048                                                       8.7/2.3      13/-
+        2048 x 5632                                          19/- (1)     13/2.9       20/-
     int8, compiled: packed / elementwise
-        2048 x 5632, x in float32                            24/18
-        5632 x 2048, x in bfloat16                           -/27 (1)                  -/1.9
+        2048 x 5632, x in float32                            24/18        11/7.4
+        5632 x 2048, x in bfloat16                           -/27 (1)     7.8/9.2      -/1.9
     attention: blockwise / fused
-        bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37                     483/150
-        bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62                     1460/444
-        bfloat16, prompt of 512, 32 / 4 of 64    5.0/3.3     5.1/15                    362/17
-        bfloat16, the same after 1,536 tokens    31/15       21/64                     2266/72
-        bfloat16, 128 tokens after 512, 32 / 4                            29/10
-        float32, 128 tokens after 512, 32 / 4                             14/9
-        float32, prompt of 512, 32 / 4 of 64                 10/13
+        bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37        73/113       483/150
+        bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62        232/191      1460/444
+        bfloat16, prompt of 512, 32 / 4 of 64    5.0/3.3     5.1/15       35/17        362/17
+        bfloat16, the same after 1,536 tokens    31/15       21/64        154/54       2266/72
+        float32, prompt of 512, 32 / 4 of 64                 10/13        28/20
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
 
@@ -157,6 +156,7 @@ ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
+MIN_LIBRARY_WEIGHTS = 1_000_000  # below, calling the library takes longer than it gains
 MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
 
 
@@ -167,17 +167,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """
     if torch.is_grad_enabled() or x.dtype != weight.dtype:
         return F.linear(x, weight, bias)
-    out = choose_linear(x)(x, weight)
+    out = choose_linear(x, weight)(x, weight)
     return out if bias is None else out + bias
 
 
-def choose_linear(x: Tensor) -> Product:
-    """``linear_mv`` for one row if compiled or with AMX, ``linear_in_slices`` for few rows without AVX-512.
+def choose_linear(x: Tensor, weight: Tensor) -> Product:
+    """``linear_mv`` for one row in the cases below, ``linear_in_slices`` for few float32 rows without AVX-512.
 
-    A product of few rows takes the time of reading the weights. torch.compile turns ``mv`` into one loop over them.
+    A product of few rows takes the time of reading the weights. torch.compile turns ``mv`` into one loop over them. Its
+    loop is slower than the library's for large float32 matrices on Ice Lake: there F.linear generates a token of the
+    15M network in 4.9 ms instead of 5.8. Not compiled, bfloat16 needs ``mv`` on all but Zen 5.
     """
     rows = math.prod(x.shape[:-1])
-    if rows == 1 and (torch.compiler.is_compiling() or (CPU.amx and x.dtype == torch.bfloat16)):
+    if rows == 1 and torch.compiler.is_compiling():
+        library_is_faster = x.dtype == torch.float32 and CPU.avx512 and not CPU.bfloat16
+        return F.linear if library_is_faster and weight.numel() >= MIN_LIBRARY_WEIGHTS else linear_mv
+    if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
     if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not CPU.avx512:
         return linear_in_slices
