@@ -6,9 +6,8 @@ import startup  # noqa: F401, I001  must come before torch
 import json
 import statistics
 import sys
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -25,12 +24,13 @@ from model.cli import (
     run_script,
 )
 from model.cli.machine import DeviceName, pick_device, pick_dtype
-from model.decoding.scoring import Document, Score, encoded_documents, score_documents, sum_by_file
+from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range, raise_problems, range_problems
 from model.text.separators import recognize
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
+from model.training.console import format_rows
 from model.training.run_text import (
     count_training_files,
     describe_validation,
@@ -38,7 +38,6 @@ from model.training.run_text import (
     read_run_data_args,
     validation_documents,
 )
-from model.training.summary import format_rows
 from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import Checkpoint, newest_run
 
@@ -98,7 +97,12 @@ def main() -> None:
         documents = validation_text(checkpoint, run_data, tokenizer)
     else:
         documents = encoded_documents(source, tokenizer)
-        note_training_files(path, source, run_data)
+        trained_on = count_training_files(source, run_data) if run_data else 0
+        if trained_on:
+            print_note(
+                f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "
+                "scores on training text are better than on new text; without --data, the validation text is scored"
+            )
 
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
@@ -108,10 +112,7 @@ def main() -> None:
     if not scores:
         text = ", ".join(options.data) or "the validation text"
         raise ValueError(f"{text}: no document has a token to predict: give more text")
-    if options.json:
-        print_json_lines(scores)
-    else:
-        print_tables(scores)
+    print_scores(scores, options.json)
 
 
 def open_data(options: EvaluateOptions, run_data: DataArgs | None) -> Documents:
@@ -121,11 +122,11 @@ def open_data(options: EvaluateOptions, run_data: DataArgs | None) -> Documents:
     if separator is None and run_data:
         separator = run_data.doc_separator
     if separator is None:
-        recognized = recognize(*source.beginnings())
+        recognized = recognize(source.beginnings())
         separator = recognized.separator
         if recognized.note:
             print_note(f"note: {', '.join(options.data)}: {recognized.note}")
-    return source.with_separator(separator or None)
+    return replace(source, separator=separator or None)
 
 
 def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer: Tokenizer) -> Iterator[Document]:
@@ -136,61 +137,46 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
             "with --data"
         )
     dataset = prepare_run_dataset(checkpoint.path, run_data, tokenizer, checkpoint.args.max_seq_len)
-    print_note(f"note: scoring {describe_validation(run_data)}; name another text with --data")
+    print_note(f"note: scoring {describe_validation(run_data, dataset)}; name another text with --data")
     return (Document(tokens, size) for tokens, size in validation_documents(dataset, tokenizer))
 
 
-def note_training_files(path: Path, source: Documents, run_data: DataArgs | None) -> None:
-    trained_on = count_training_files(source, run_data) if run_data else 0
-    if trained_on:
-        print_note(
-            f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "
-            "scores on training text are better than on new text; without --data, the validation text is scored"
-        )
-
-
-def print_tables(scores: Sequence[Score]) -> None:
-    """Print a row for each file if there are several, then the total."""
-    files = sum_by_file(scores)
-    if len(files) > 1:
+def print_scores(scores: Sequence[Score], as_json: bool) -> None:
+    """Print the score of each file if there are several, then the total; as JSON also that of each document."""
+    files: dict[str, list[Score]] = {}
+    for score in scores:
+        files.setdefault(score.file, []).append(score)
+    if len(files) == 1:
+        files = {}  # the total says the same
+    if as_json:
+        for number, score in enumerate(scores, 1):
+            file = {"file": score.file} if score.file else {}
+            print(json.dumps({"document": number} | file | score.figures()))
+        for name, of_file in files.items():
+            print(json.dumps({"file": name, "documents": len(of_file)} | total(of_file).figures()))
+        print(json.dumps({"documents": len(scores)} | total(scores).figures()))
+        return
+    if files:
         print(f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file")
-        for name, score in files.items():
-            figures = score.figures()
-            nats, bits = figures["nats_per_token"], figures["bits_per_byte"]
-            print(f"{nats:<14.4f}  {bits:>13.4f}  {score.tokens:>11,}  {name}")
+        for name, of_file in files.items():
+            figures = total(of_file).figures()
+            nats, bits, tokens = figures["nats_per_token"], figures["bits_per_byte"], figures["tokens"]
+            print(f"{nats:<14.4f}  {bits:>13.4f}  {tokens:>11,}  {name}")
         print()
-    print(format_total(scores))
-
-
-def format_total(scores: Sequence[Score]) -> str:
-    total = sum(scores, Score())
-    figures = total.figures()
+    figures = total(scores).figures()
     rows = {
         "nats per token": f"{figures['nats_per_token']:.4f}",
         "perplexity": f"{figures['perplexity']:,.3f}",
         "bits per byte": f"{figures['bits_per_byte']:.4f}",
-        "text": f"{quantity(total.tokens, 'token')}, {quantity(total.bytes, 'byte')}",
+        "text": f"{quantity(int(figures['tokens']), 'token')}, {quantity(int(figures['bytes']), 'byte')}",
     }
     if len(scores) > 1:
         means = [score.nats / score.tokens for score in scores]
         rows["documents"] = (
-            f"{len(scores):,}; nats per token from {min(means):.4f} to {max(means):.4f}, "
+            f"{len(means):,}; nats per token from {min(means):.4f} to {max(means):.4f}, "
             f"median {statistics.median(means):.4f}"
         )
-    return format_rows(rows)
-
-
-def print_json_lines(scores: Sequence[Score]) -> None:
-    """Print a line for each document, one for each file if there are several, and the total."""
-    for number, score in enumerate(scores, 1):
-        file = {"file": score.file} if score.file else {}
-        print(json.dumps({"document": number} | file | score.figures()))
-    files = sum_by_file(scores)
-    if len(files) > 1:
-        counts = Counter(score.file for score in scores)
-        for name, score in files.items():
-            print(json.dumps({"file": name, "documents": counts[name]} | score.figures()))
-    print(json.dumps({"documents": len(scores)} | sum(scores, Score()).figures()))
+    print(format_rows(rows))
 
 
 if __name__ == "__main__":

@@ -31,13 +31,13 @@ from model.cli import (
 )
 from model.cli.machine import DeviceName, check_memory, choose_threads, has_native_bfloat16, pick_device, pick_dtype
 from model.cli.parser import format_flag
-from model.decoding.batches import check_equal_lengths, check_shift_invariant, check_uncached, memory_needed
+from model.decoding.batches import check_prompts, check_uncached, memory_needed
 from model.decoding.chat import Chat, open_chat, user_message
 from model.decoding.conversation import Conversation, converse
 from model.decoding.endless import is_shift_invariant
 from model.decoding.network import for_decoding
-from model.decoding.prompts import Prompt, check_fit, read_texts, shorten_prompts
-from model.decoding.samples import CompletionSettings, Sample, Speed, check_stop_strings, complete
+from model.decoding.prompts import Prompt, read_texts, shorten_prompts
+from model.decoding.samples import CompletionSettings, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 from model.ranges import Range, raise_problems, range_problems
 from model.text.tokenizer import Tokenizer
@@ -47,8 +47,8 @@ from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import Checkpoint, is_missing, newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
-CONVERSATION = "a conversation (--interactive, or --chat without --prompt)"
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
+MEMORY_ADVICE = "give a smaller model, or lower --max_new_tokens or --batch_size"
 
 
 @dataclass(frozen=True)
@@ -92,12 +92,11 @@ class Options:
             check_uncached(self.compile, self.endless)
         if self.system is not None and not (self.chat or self.interactive):
             raise ValueError("system is the first message of a chat: add --chat")
-        if self.interactive and self.ignore_eos:
+        if self.interactive and (self.no_cache or self.jsonl or self.ignore_eos or self.num_samples > 1):
             raise ValueError(
-                f"{CONVERSATION} takes no --ignore_eos, because an end-of-text token ends a turn: leave it out"
+                "a conversation (--interactive, or --chat without --prompt) takes no --no_cache, --jsonl, --ignore_eos "
+                "or --num_samples: leave them out"
             )
-        if self.interactive and (self.no_cache or self.jsonl or self.num_samples > 1):
-            raise ValueError(f"{CONVERSATION} takes no --no_cache, --jsonl or --num_samples: leave them out")
 
 
 def main() -> None:
@@ -110,10 +109,17 @@ def main() -> None:
         chat = open_chat(checkpoint.path, tokenizer, options.system, required=options.chat)
     if options.ignore_eos:
         tokenizer.eos_ids = ()
-    prompts = [] if options.interactive else read_prompts(flags, options, checkpoint, tokenizer, chat)
-    max_new_tokens = options.max_new_tokens or default_length(prompts, options, checkpoint)
+    prompts: list[Prompt] = []
+    max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
+    if not options.interactive:
+        prompts = read_prompts(flags, options, checkpoint, tokenizer, chat)
+        if not (options.max_new_tokens or options.endless):  # by default fewer if the context allows no more
+            longest = max(len(prompt.tokens) for prompt in prompts)
+            max_new_tokens = max(1, min(DEFAULT_NEW_TOKENS, checkpoint.args.max_seq_len - longest))
+        check_prompts(checkpoint.args, [prompt.tokens for prompt in prompts], max_new_tokens, options.endless)
+        prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
 
-    with explain_out_of_memory(memory_advice(options), device):
+    with explain_out_of_memory(MEMORY_ADVICE, device):
         network = load_network(checkpoint, options, device, prompts, max_new_tokens)
         speed = Speed()
         try:
@@ -123,9 +129,13 @@ def main() -> None:
                 converse(conversation, max_new_tokens, flags.stop)
             else:
                 completion = CompletionSettings(
-                    max_new_tokens, flags.stop, options.batch_size, options.logprobs, not options.no_cache,
-                    options.endless,
-                )  # fmt: skip
+                    max_new_tokens,
+                    stop=flags.stop,
+                    batch_size=options.batch_size,
+                    logprobs=options.logprobs,
+                    use_cache=not options.no_cache,
+                    endless=options.endless,
+                )
                 print_samples(complete(network, tokenizer, prompts, completion, sampling, speed), prompts, options)
         except KeyboardInterrupt:
             print(flush=True)  # end the line of the unfinished text
@@ -141,9 +151,8 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
     parser.add_argument(
         "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
-    parser.add_argument(
-        "--prompt", action="append", default=[], metavar="TEXT", help="text to continue, - for stdin; may be repeated"
-    )
+    prompt_help = "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated"
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=prompt_help)
     parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="file with one prompt per line")
     parser.add_argument(
         "--stop", action="append", default=[], metavar="TEXT", help="stop before this text; may be repeated"
@@ -151,11 +160,13 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
     options = from_settings(Options, read_flags(flags, Options))
-    check_stop_strings(flags.stop)
-    if options.chat and not (flags.prompt or flags.prompt_file):
+    has_prompt = bool(flags.prompt or flags.prompt_file)
+    if options.chat and not has_prompt:
         options = replace(options, interactive=True)
-    if options.interactive and (flags.prompt or flags.prompt_file):
+    if options.interactive and has_prompt:
         raise ValueError("--interactive reads prompts from the terminal: leave --prompt and --prompt_file out")
+    if "" in flags.stop:
+        raise ValueError("a stop string is empty: give text to stop at")
     if flags.model and is_missing(flags.model) and " " in str(flags.model):  # probably a prompt without --prompt
         raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
@@ -164,7 +175,7 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
 def read_prompts(
     flags: argparse.Namespace, options: Options, checkpoint: Checkpoint, tokenizer: Tokenizer, chat: Chat | None
 ) -> list[Prompt]:
-    """Read and encode the prompts, each repeated num_samples times. Raises ValueError if one does not fit.
+    """Read and encode the prompts; those of endless texts are shortened to the context.
 
     Without a chat, the run's ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
     documents has rarely seen BOS.
@@ -176,76 +187,54 @@ def read_prompts(
         start_text = read_run_settings(checkpoint.path).get("start_text", "")
         encoded = [tokenizer.encode(text or start_text) for text in texts]
     prompts = [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
-    context = checkpoint.args.max_seq_len
-    if options.endless:
-        prompts = shorten_prompts(prompts, context)
-    else:
-        check_fit(prompts, context, options.max_new_tokens)
-    return [prompt for prompt in prompts for _ in range(options.num_samples)]
-
-
-def default_length(prompts: Sequence[Prompt], options: Options, checkpoint: Checkpoint) -> int:
-    """DEFAULT_NEW_TOKENS, or fewer if the longest prompt leaves less of the context."""
-    if options.endless or options.interactive:
-        return DEFAULT_NEW_TOKENS
-    longest = max(len(prompt.tokens) for prompt in prompts)
-    return min(DEFAULT_NEW_TOKENS, checkpoint.args.max_seq_len - longest)
+    return shorten_prompts(prompts, checkpoint.args.max_seq_len) if options.endless else prompts
 
 
 def load_network(
     checkpoint: Checkpoint, options: Options, device: torch.device, prompts: Sequence[Prompt], max_new_tokens: int
 ) -> Transformer:
-    """Load the weights, after checking that the prompts can share batches and that their cache fits into memory."""
+    """Load the weights, after checking that the cache of a batch fits into memory."""
     args = checkpoint.args
     variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     if options.dtype == "bfloat16" and not has_native_bfloat16(device):
         print_note(f"note: {device} has no bfloat16 instructions and emulates them slowly; --dtype auto avoids this")
-    if options.endless:
-        check_shift_invariant(variant or Transformer)
-        for first in range(0, len(prompts), options.batch_size):
-            batch = prompts[first : first + options.batch_size]
-            check_equal_lengths([prompt.tokens for prompt in batch])
     rows = max(1, min(options.batch_size, len(prompts)))
     if device.type == "cpu":
-        lengths = [len(prompt.tokens) + max_new_tokens for prompt in prompts]
-        tokens = min(args.max_seq_len, max(lengths, default=args.max_seq_len))
+        longest = max((len(prompt.tokens) for prompt in prompts), default=args.max_seq_len)
+        tokens = min(args.max_seq_len, longest + max_new_tokens)
         purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
-        check_memory(memory_needed(args, rows, tokens, dtype), purpose, memory_advice(options))
+        check_memory(memory_needed(args, rows, tokens, dtype), purpose, MEMORY_ADVICE)
     model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
     choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
     return for_decoding(model, options.compile)
 
 
-def memory_advice(options: Options) -> str:
-    if options.interactive:
-        return "give a smaller model, or --dtype int8"
-    return "lower --batch_size or --max_new_tokens, or give a smaller model"
-
-
 def print_samples(samples: Iterator[Sample], prompts: Sequence[Prompt], options: Options) -> None:
-    """Print the samples as they grow, with a progress bar if there is more than one batch."""
+    """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
+
+    If there is more than one batch, show a progress bar.
+    """
     unfinished = len(prompts)
-    one_batch = unfinished <= options.batch_size
-    with tqdm(total=unfinished, unit="sample", disable=one_batch, file=sys.stderr) as bar:
+    shown: int | None = None  # characters of the current sample that are printed; None before it begins
+    with tqdm(total=unfinished, unit="sample", disable=unfinished <= options.batch_size, file=sys.stderr) as bar:
         for sample in samples:
-            if sample.finish is not None:
-                unfinished -= 1
-            print_sample(sample, options, is_last=unfinished == 0)
-            if sample.finish is not None:
-                bar.update()
-
-
-def print_sample(sample: Sample, options: Options, is_last: bool) -> None:
-    """Print the sample's new text; or with --jsonl its JSON object, once it is finished."""
-    is_finished = sample.finish is not None
-    if options.jsonl:
-        if is_finished:
-            print(json.dumps(sample.as_json(options.logprobs), ensure_ascii=False), flush=True)
-        return
-    print(sample.take(with_prompt=not options.chat), end="", flush=True)
-    if is_finished:
-        print("" if is_last else SEPARATOR, flush=True)
+            if not options.jsonl:
+                prompt = sample.prompt.text if shown is None and not options.chat else ""
+                print(prompt + sample.text[shown or 0 :], end="", flush=True)
+                shown = len(sample.text)
+            if sample.finish is None:
+                continue
+            unfinished -= 1
+            bar.update()
+            if options.jsonl:
+                fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
+                fields |= {"finish_reason": sample.finish}
+                fields |= {"logprobs": sample.logprobs} if options.logprobs else {}
+                print(json.dumps(fields, ensure_ascii=False), flush=True)
+            else:
+                print(SEPARATOR if unfinished else "", flush=True)
+                shown = None
 
 
 if __name__ == "__main__":

@@ -1,13 +1,19 @@
-"""The bounds of settings stand in the annotations of dataclasses: ``--help`` shows them, and this file checks them."""
+"""The annotation of a setting holds its help and its bounds: ``--help`` shows them, and this file checks the values.
+
+A field is written ``name: Annotated[type, "help"] = default``, with bounds ``Annotated[int, "help", Range(1)]``. Its
+type is int, float, bool, str, Path, Literal, a tuple of one of these, any of them ``| None``, or a frozen dataclass.
+"""
 
 import math
 import reprlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import UnionType
-from typing import Annotated, Any, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 LARGEST_INTEGER = 2**63 - 1  # the largest that a tensor can hold
+TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
 
 
 @dataclass(frozen=True)
@@ -30,52 +36,61 @@ def _format(number: float) -> str:
     return f"{int(number):,}" if number == int(number) and abs(number) < 2**40 else f"{number:g}"
 
 
+class Field(NamedTuple):
+    """A setting's type, without ``| None``, its help and its range."""
+
+    kind: Any
+    help: str
+    range: Range
+
+
+def setting_fields(*classes: type) -> dict[str, Field]:
+    """The fields of the dataclasses by name."""
+    fields = {}
+    for cls in classes:
+        for name, hint in get_type_hints(cls, include_extras=True).items():
+            kind, *extras = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+            if get_origin(kind) in (Union, UnionType):
+                kind = next(arm for arm in get_args(kind) if arm is not type(None))
+            text = next((extra for extra in extras if isinstance(extra, str)), "")
+            bounds = next((extra for extra in extras if isinstance(extra, Range)), Range())
+            fields[name] = Field(kind, text, bounds)
+    return fields
+
+
 def range_problems(settings: object) -> Iterator[str]:
     """Yield a message for each field of a dataclass instance whose value has the wrong type or is out of its range.
 
     None is accepted where it is the default. Only numbers, booleans and Literals are checked.
     """
-    for name, hint in get_type_hints(type(settings), include_extras=True).items():
-        kind, bounds = kind_and_range(hint)
+    for name, (kind, _, bounds) in setting_fields(type(settings)).items():
         value = getattr(settings, name)
         is_unset = value is None and getattr(type(settings), name, 0) is None
-        if not is_unset and not is_valid(value, kind, bounds):
+        is_number_kind = kind in (int, float)
+        if is_unset or not (is_number_kind or kind is bool or get_origin(kind) is Literal):
+            continue
+        if not has_type(value, kind) or (is_number_kind and value not in bounds):
             limit = " and below 2**63" if is_number(value, int) and value > LARGEST_INTEGER else ""
             yield f"{name} is {reprlib.repr(value)}: give {expected(kind, bounds)}{limit}"
 
 
-def is_valid(value: Any, kind: Any, bounds: Range) -> bool:
+def has_type(value: Any, kind: Any) -> bool:
+    """Whether a value has the type of a setting; integers beyond those of a tensor do not."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    if kind is bool:
-        return isinstance(value, bool)
-    if kind is int:
-        return is_number(value, int) and value in bounds and abs(value) <= LARGEST_INTEGER
-    return kind is not float or (is_number(value) and value in bounds)
+    if kind in (int, float):
+        return is_number(value, kind) and (isinstance(value, float) or abs(value) <= LARGEST_INTEGER)
+    return isinstance(value, kind)
 
 
-def expected(kind: Any, bounds: Range) -> str:
+def expected(kind: Any, bounds: Range = Range()) -> str:
     """What to give for a setting, for error messages."""
     if get_origin(kind) is Literal:
         return f"one of {', '.join(map(str, get_args(kind)))}"
-    if kind is bool:
-        return "true or false"
-    noun = "a whole number" if kind is int else "a number"
+    name = TYPE_NAMES.get(kind, "a table like { name = value }")
     if bounds == Range():
-        return noun
-    if bounds.high < math.inf:
-        return f"{noun} from {bounds}"
-    return f"{noun} of {bounds}"
-
-
-def kind_and_range(hint: Any) -> tuple[Any, Range]:
-    """The type in an annotation, without ``| None``, and its ``Range``, ``Range()`` if it has none."""
-    extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
-    if extras:
-        hint = get_args(hint)[0]
-    if get_origin(hint) in (Union, UnionType):
-        hint = next(arm for arm in get_args(hint) if arm is not type(None))
-    return hint, next((extra for extra in extras if isinstance(extra, Range)), Range())
+        return name
+    return f"{name} {'from' if bounds.high < math.inf else 'of'} {bounds}"
 
 
 def is_number(value: object, kind: type = float) -> bool:

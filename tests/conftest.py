@@ -66,6 +66,7 @@ def _restore_ctrl_c() -> Iterator[None]:
 PROCESSORS = {
     "amx": kernels.Processor(bfloat16=True, amx=True, avx512=True),
     "native": kernels.Processor(bfloat16=True, avx512=True),
+    "avx512": kernels.Processor(avx512=True),
     "emulated": kernels.Processor(),
 }
 

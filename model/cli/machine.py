@@ -2,7 +2,6 @@
 
 import ctypes
 import os
-import re
 from pathlib import Path
 from typing import Annotated
 
@@ -12,29 +11,21 @@ from .. import kernels
 
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-MIN_WEIGHTS_FOR_THREADS = 4_000_000  # per decoding step; benchmarks/busy.py measures it
+MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing."""
-    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", name):
-        raise ValueError(f"device is {name!r}: give auto, cpu, cuda, cuda:N or mps")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
+    cuda = [f"cuda:{index}" for index in range(count)]
+    mps = ["mps"] if torch.backends.mps.is_available() else []
+    available = [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
     if name == "auto":
-        name = best_device()
-    device = torch.device(name)
-    count = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available())}
-    if (device.index or 0) >= count.get(device.type, 0):
-        raise ValueError(f"device is {name!r}: this machine has no such device, or PyTorch cannot use it; try cpu")
-    return device
-
-
-def best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    if torch.backends.mps.is_available():
-        return "mps"
-    return "cpu"
+        return torch.device(available[0])
+    if name not in available:
+        raise ValueError(f"device is {name!r}: PyTorch finds only {', '.join(available)} on this machine")
+    return torch.device(name)
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
@@ -78,18 +69,17 @@ def count_cores() -> int:
     return os.cpu_count() or 1
 
 
-def choose_threads(device: torch.device, weights_per_step: int | None = None) -> int:
-    """Set the number of threads of PyTorch and return it. OMP_NUM_THREADS, if set, is respected.
+def choose_threads(device: torch.device, weights_per_step: int) -> None:
+    """Let PyTorch decode small models with one thread. OMP_NUM_THREADS, if set, is respected.
 
-    ``weights_per_step`` is parameters times rows of a decoding step, or None for training, which uses all cores. Below
-    MIN_WEIGHTS_FOR_THREADS a second thread gains nothing, and makes decoding far slower while another process is busy,
-    because after every few microseconds of work one thread waits for the other. The number is not chosen by timing:
-    with another number of threads float32 logits differ by 5e-7, so the text would depend on the clock.
+    ``weights_per_step`` is parameters times rows of a decoding step. Below MIN_WEIGHTS_FOR_THREADS a second thread
+    gains nothing, and makes decoding far slower while another process is busy, because after every few microseconds of
+    work one thread waits for the other. The number is not chosen by timing: with another number of threads float32
+    logits differ by 5e-7, so the text would depend on the clock.
     """
-    small = weights_per_step is not None and weights_per_step < MIN_WEIGHTS_FOR_THREADS
+    small = weights_per_step < MIN_WEIGHTS_FOR_THREADS
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-    return torch.get_num_threads()
 
 
 def available_memory() -> int | None:
@@ -101,17 +91,15 @@ def available_memory() -> int | None:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
-    except (OSError, ValueError):
+    except OSError:  # macOS and Windows do not have the file
         pass
-    try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_AVPHYS_PAGES")
-    except (OSError, ValueError, AttributeError):  # macOS lacks SC_AVPHYS_PAGES, Windows lacks sysconf
-        return None
+    return None
 
 
 def check_memory(needed: int, purpose: str, advice: str = "use smaller values") -> None:
     """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
     available = available_memory()
     if available is not None and needed > available:
-        gigabytes = min(needed, 10**24) / 1e9  # an int from a file may be too large for a float
-        raise ValueError(f"{purpose} needs about {gigabytes:.1f} GB, but {available / 1e9:.1f} GB are free: {advice}")
+        raise ValueError(
+            f"{purpose} needs about {needed / 1e9:.1f} GB, but {available / 1e9:.1f} GB are free: {advice}"
+        )

@@ -2,12 +2,9 @@
 
 import argparse
 import difflib
-import itertools
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
-
-from .script import fail
 
 
 def format_flag(flag: str, text: str) -> str:
@@ -17,7 +14,7 @@ def format_flag(flag: str, text: str) -> str:
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse with one-line errors that suggest the nearest flag.
+    """argparse that raises ValueError, which ``run_script`` prints in one line, and suggests the nearest flag.
 
     ``text_flag`` is suggested for text without a flag; ``--prompt`` in generate.py.
     """
@@ -27,20 +24,14 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        args = sys.argv[1:] if args is None else args
-        for word in args:
-            if word.startswith("--") and word.endswith("=--"):  # argparse of Python 3.11 drops this value
-                self.error(f"{word}: the value -- cannot be given to a flag")
-        parsed, unknown = self.parse_known_args(args, namespace)
+        parsed, unknown = self.parse_known_args(sys.argv[1:] if args is None else args, namespace)
         if not unknown:
             return parsed
-        if self.text_flag and not unknown[0].startswith("-"):
-            text = " ".join(itertools.takewhile(lambda word: not word.startswith("-"), unknown))
-            self.error(f"unknown argument {unknown[0]!r}: did you mean {format_flag(self.text_flag, text)}?")
         name = unknown[0].split("=")[0]
+        if self.text_flag and not name.startswith("-"):
+            self.error(f"unknown argument {name!r}: did you mean {format_flag(self.text_flag, ' '.join(unknown))}?")
         close = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.5)
-        suggestion = f"did you mean {close[0]!r}?" if close else "try --help"
-        self.error(f"unknown argument {name!r}: {suggestion}")
+        self.error(f"unknown argument {name!r}: {f'did you mean {close[0]!r}?' if close else 'try --help'}")
 
     def error(self, message: str) -> NoReturn:
-        fail(self.prog, message)
+        raise ValueError(message)

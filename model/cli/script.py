@@ -1,4 +1,4 @@
-"""The name of a script, its exit code, and one-line errors for a user's mistakes."""
+"""How a program starts and ends: its exit code, signals, and one line for a user's mistake."""
 
 import io
 import os
@@ -39,12 +39,6 @@ def quantity(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
-def fail(script: str, message: str) -> NoReturn:
-    """Print the message as one line and exit with code 2."""
-    print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
-    exit_script(2)
-
-
 @contextmanager
 def explain_out_of_memory(advice: str, device: object = "this machine") -> Iterator[None]:
     """If the memory of ``device`` is not enough for the ``with`` block, raise ValueError with ``advice``."""
@@ -57,19 +51,6 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
-def exit_script(code: int) -> NoReturn:
-    """Flush stdout and exit. If that fails, discard the rest; otherwise Python would fail again, with code 120.
-
-    Ctrl-C is ignored from here on, because the work is done and Python would print a traceback.
-    """
-    try:
-        sys.stdout.flush()
-    except (OSError, KeyboardInterrupt):  # a full disk, a closed pipe, or Ctrl-C while waiting for a slow reader
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    sys.exit(code)
-
-
 class IgnoringErrors(io.FileIO):
     """A file that ignores write errors: a full disk, or a pipe without a reader."""
 
@@ -80,14 +61,15 @@ class IgnoringErrors(io.FileIO):
             return len(data)
 
 
-def make_streams_safe() -> None:
-    """Open closed streams (``2>&-``) as the null device, and replace characters that an output cannot encode by ``?``.
+def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
+    """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
-    Write errors on stderr are ignored, because a lost message must not end a run; those on stdout are not.
+    SIGTERM ends it with code 143, by an exception, so that temporary files are removed. Characters that an output
+    cannot encode are replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
     """
-    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     stderr = sys.__stderr__
     if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
         raw = io.BufferedWriter(IgnoringErrors(stderr.fileno(), "wb", closefd=False))
@@ -95,23 +77,6 @@ def make_streams_safe() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
-
-
-def exit_on_sigterm(*_: object) -> NoReturn:
-    """The handler of SIGTERM: exit by an exception, so that temporary files are removed."""
-    sys.exit(128 + signal.SIGTERM)
-
-
-def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
-
-    SIGTERM ends it with code 143, after temporary files have been removed.
-    """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
-        signal.signal(signal.SIGTERM, exit_on_sigterm)
-    make_streams_safe()
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
         with explain_out_of_memory("close other programs, or use smaller settings"):
@@ -121,8 +86,15 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         code = 0
     except KeyboardInterrupt:
         code = 130
-    except OSError as error:
-        fail(script, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
-    except ValueError as error:
-        fail(script, str(error))
-    exit_script(code)
+    except (OSError, ValueError) as error:
+        code = 2
+        message = str(error)
+        if isinstance(error, OSError) and error.filename and error.strerror:
+            message = f"{error.filename}: {error.strerror}"
+        print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done, and Python would print a traceback
+    try:
+        sys.stdout.flush()
+    except OSError:  # a full disk or a closed pipe: discard the rest, or Python would fail again, with code 120
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    sys.exit(code)

@@ -1,8 +1,6 @@
 """Settings from dataclass defaults, overridden by a TOML file, overridden by flags; ``--help`` is made from the fields.
 
-A field is written ``name: Annotated[type, "help"] = default``, with a range ``Annotated[int, "help", Range(1)]``. Its
-type is int, float, bool, str, Path, Literal, a tuple of one of these, any of them ``| None``, or a frozen dataclass,
-which is an inline table in TOML.
+``ranges.py`` says how a field is written. A field that is a frozen dataclass is an inline table in TOML.
 """
 
 import argparse
@@ -11,35 +9,16 @@ import difflib
 import json
 import tomllib
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Any, Literal, NamedTuple, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
-from ..ranges import Range, kind_and_range
-from .files import check_is_file, is_utf8, short_repr
+from ..ranges import Range, expected, has_type, setting_fields
+from .files import short_repr
 from .parser import Parser
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
-TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
-
-
-class Field(NamedTuple):
-    """A setting's type, without ``| None``, its help and its range."""
-
-    kind: Any
-    help: str
-    range: Range
-
-
-def setting_fields(*classes: type) -> dict[str, Field]:
-    """The fields of the dataclasses by name."""
-    fields = {}
-    for cls in classes:
-        for name, hint in get_type_hints(cls, include_extras=True).items():
-            kind, bounds = kind_and_range(hint)
-            text = get_args(hint)[1] if get_origin(hint) is Annotated else ""
-            fields[name] = Field(kind, text, bounds)
-    return fields
 
 
 def add_flags(parser: Parser, *classes: type) -> None:
@@ -74,28 +53,15 @@ def metavar(kind: Any) -> str:
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
     """The given flags that are fields of ``classes``, converted to the types of the fields."""
     fields = setting_fields(*classes)
-    settings = {}
-    for name, value in vars(flags).items():
-        if name in fields:
-            kind = fields[name].kind
-            settings[name] = convert(name, parse_text(value, kind), kind)
-    return settings
+    return {name: convert(name, value, fields[name].kind) for name, value in vars(flags).items() if name in fields}
 
 
 def read_toml(path: Path, *classes: type) -> Settings:
     """The settings in a file. Raises ValueError with the file and the key; an unknown key gets a suggestion."""
-    check_is_file(path)
     try:
-        return from_table(parse_toml(path.read_text(encoding="utf-8")), *classes)
+        return from_table(tomllib.loads(path.read_text(encoding="utf-8")), *classes)
     except ValueError as error:  # includes TOML and UTF-8 errors
         raise ValueError(f"{path}: {error}") from None
-
-
-def parse_toml(text: str) -> Settings:
-    try:
-        return tomllib.loads(text)
-    except RecursionError:
-        raise ValueError("its tables or lists are nested too deeply: no setting needs that") from None
 
 
 def from_table(table: Settings, *classes: type) -> Settings:
@@ -113,43 +79,27 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else f": give one of {', '.join(names)}"
 
 
-def parse_text(text: Any, kind: Any) -> Any:
-    """Parse a flag's text as a number or table. Invalid text is returned unchanged, and ``convert`` refuses it."""
-    if isinstance(text, bool):
-        return text
-    if isinstance(text, list):
-        return [parse_text(item, get_args(kind)[0]) for item in text]
-    try:
-        if kind in (int, float):
-            return kind(text)
-        if dataclasses.is_dataclass(kind):
-            return parse_toml(f"value = {text}")["value"]
-    except ValueError:
-        pass
-    return text
-
-
 def convert(name: str, value: Any, kind: Any) -> Any:
-    """Convert ``value`` to the field's type. Raises ValueError that tells what to give instead."""
+    """Convert ``value``, which is text if it comes from a flag, to the field's type.
+
+    Raises ValueError that tells what to give instead.
+    """
     if get_origin(kind) is tuple:
         items = value if isinstance(value, list) else [value]
         return tuple(convert(name, item, get_args(kind)[0]) for item in items)
-    if get_origin(kind) is Literal:
-        if value not in get_args(kind):
-            raise ValueError(f"{name} is {short_repr(value)}: give one of {', '.join(get_args(kind))}")
-        return value
-    if isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        if not isinstance(value, dict):
-            raise ValueError(f"{name} is {short_repr(value)}: give a table like {{ name = value }}")
+    with suppress(ValueError):  # text that is not a number or a table is refused below
+        if isinstance(value, str) and kind in (int, float):
+            value = kind(value)
+        elif isinstance(value, str) and dataclasses.is_dataclass(kind):
+            value = tomllib.loads(f"value = {value}")["value"]
+    if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return from_settings(kind, from_table(value, kind))
-    if kind is float and type(value) is int and abs(value) < 2**63:  # larger integers may overflow a float
+    if kind is float and has_type(value, int):
         return float(value)
     if kind is Path and isinstance(value, str):
-        value = Path(value)
-    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-        raise ValueError(f"{name} is {short_repr(value)}: give {TYPE_NAMES[kind]}")
-    if kind in (str, Path) and not is_utf8(str(value)):
-        raise ValueError(f"{name} is {short_repr(str(value))}, which is not UTF-8: write or name it in UTF-8")
+        return Path(value)
+    if not has_type(value, kind):  # the ranges of all settings are checked together, by their dataclasses
+        raise ValueError(f"{name} is {short_repr(value)}: give {expected(kind)}")
     return value
 
 

@@ -10,7 +10,6 @@ from ..cache import KVCache
 from ..cli import quantity
 from ..config import ModelArgs
 from ..generation import decode
-from ..ranges import is_number
 from ..transformer import Transformer
 from .endless import EndlessCache, decode_endless, is_shift_invariant
 from .network import for_decoding, in_eval_mode
@@ -37,17 +36,17 @@ def generate(
     rest of the batch. At temperature 0, the default, a row's text is the same as if its prompt were given alone;
     otherwise row i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p,
     min_p, repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is
-    evicted from the cache. Raises ValueError for invalid prompts or settings.
+    evicted from the cache. Raises ValueError for invalid prompts or settings; their types are not checked.
     """
     sampling_settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless)
-    if not use_cache:
+    if use_cache:
+        check_batch(model, prompts, endless)
+    else:
         check_uncached(compile, endless)
     network = for_decoding(model, compile)
-    cache = new_cache(network, prompts, max_new_tokens, endless) if use_cache else None
-    device = model.tok_embeddings.weight.device
-    sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=device)
-    return decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids)
+    sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=model.tok_embeddings.weight.device)
+    return decode_batch(network, prompts, max_new_tokens, sampler, eos_ids, use_cache, endless)
 
 
 def check_uncached(compile: bool, endless: bool) -> None:
@@ -62,22 +61,29 @@ def decode_batch(
     prompts: Prompts,
     max_new_tokens: int,
     sampler: Sampler,
-    cache: KVCache | None,
     eos_ids: Collection[int] = (),
+    use_cache: bool = True,
+    endless: bool = False,
 ) -> Iterator[list[int | None]]:
-    """Run the decode loop on lists of ids, with a network from ``for_decoding`` and a cache from ``new_cache``.
+    """Run the decode loop on lists of ids that pass ``check_batch``, with a network from ``for_decoding``.
 
     Each step yields every row's token, and None after the row has ended. It stops when all rows have ended. Without a
     cache the whole text is computed again for every token. The network is in eval mode during each step.
+
+    The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
+    has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
-    if cache is None:
+    weight, args = network.norm.weight, network.args
+    room = max(map(len, prompts)) + max_new_tokens
+    tokens, padding = left_padded(prompts, weight.device)  # (B, T), (B,)
+    if not use_cache:
         steps = decode_uncached(network, prompts, max_new_tokens, sampler)
+    elif endless:
+        endless_cache = EndlessCache(network, len(prompts), min(room, args.max_seq_len))
+        steps = decode_endless(network, tokens, max_new_tokens, sampler, endless_cache)
     else:
-        tokens, padding = left_padded(prompts, sampler.device)  # (B, T), (B,)
-        if isinstance(cache, EndlessCache):
-            steps = decode_endless(network, tokens, max_new_tokens, sampler, cache)
-        else:
-            steps = decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
+        cache = KVCache(args, len(prompts), room, weight.dtype, weight.device)
+        steps = decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
     ended = [False] * len(prompts)
     for tokens in in_eval_mode(network, steps):
         ids = tokens[:, 0].tolist()
@@ -113,30 +119,20 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
     return torch.tensor(rows, device=device), torch.tensor(padding, device=device) if any(padding) else None
 
 
-def new_cache(network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> KVCache:
-    """A cache for these prompts and their continuations, in the dtype and on the device of the weights.
-
-    The last new token is never written to it, so one slot stays unused. This is intended: compiled code never has to
-    treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
-    With ``endless`` it uses at most ``max_seq_len`` slots and evicts the oldest tokens when they are full.
-    """
-    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    weight, args = network.norm.weight, network.args
-    room = longest + max_new_tokens
+def check_batch(network: Transformer, prompts: Prompts, endless: bool = False) -> None:
+    """Raise ValueError if the prompts cannot share a batch with a cache, or not be continued endlessly."""
     if endless:
         check_shift_invariant(network)
-        check_equal_lengths(prompts)
-        room = min(room, args.max_seq_len)
-        return EndlessCache(args, network.freqs_cis, len(prompts), room, weight.dtype, weight.device)
-    if shortest < longest and not is_shift_invariant(network):
+    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
+    if shortest < longest and (endless or not is_shift_invariant(network)):
+        reason = "their texts are endless" if endless else "this network's scores depend on absolute positions"
         raise ValueError(
-            "prompts of unequal length cannot share a batch, because this network's scores depend on absolute "
-            "positions: give them one by one (--batch_size 1), or use_cache=False (--no_cache)"
+            f"prompts of unequal length, {shortest} to {longest} tokens, cannot share a batch, because {reason}: give "
+            "them one by one (--batch_size 1)"
         )
-    return KVCache(args, len(prompts), room, weight.dtype, weight.device)
 
 
-def check_shift_invariant(network: Transformer | type[Transformer]) -> None:
+def check_shift_invariant(network: Transformer) -> None:
     """Raise ValueError if evicting tokens would change scores."""
     if not is_shift_invariant(network):
         raise ValueError(
@@ -145,20 +141,10 @@ def check_shift_invariant(network: Transformer | type[Transformer]) -> None:
         )
 
 
-def check_equal_lengths(prompts: Prompts) -> None:
-    """Raise ValueError if prompts that are continued endlessly in one batch differ in length."""
-    lengths = [len(prompt) for prompt in prompts]
-    if min(lengths) < max(lengths):
-        raise ValueError(
-            f"endless is for prompts of equal length, and these have {min(lengths)} to {max(lengths)} tokens: "
-            "give them one by one (--batch_size 1)"
-        )
-
-
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> None:
     """Raise ValueError unless the prompts are non-empty lists of ids in the vocabulary that fit into the context."""
-    if not is_number(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens!r}: give a whole number of at least 1")
+    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}: give a whole number of at least 1")
     if not isinstance(prompts, Sequence) or not all(map(is_token_list, prompts)):
         raise ValueError(
             f"prompts are {prompts!r:.60}: give a list with a list of token ids for each text, for example "
@@ -166,25 +152,25 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
         )
     if not prompts or not all(prompts):
         raise ValueError("prompts or one of them are empty: give at least one token, for example [[tokenizer.bos_id]]")
-    longest = max(map(len, prompts))
     limit = args.max_seq_len
     V = args.vocab_size
-    if endless and longest > limit:
-        raise ValueError(f"a prompt of {longest} tokens is longer than the context of {limit}: shorten it")
-    if not endless and longest + max_new_tokens > limit:
-        raise ValueError(
-            f"a prompt of {quantity(longest, 'token')} and {quantity(max_new_tokens, 'new one')} exceed the {limit} "
-            "positions of the network (max_seq_len): shorten the prompt, lower max_new_tokens, or add endless=True"
-        )
-    for token in (min(map(min, prompts)), max(map(max, prompts))):
-        if not 0 <= token < V:
+    for number, prompt in enumerate(prompts, 1):
+        length = len(prompt)
+        if length + (0 if endless else max_new_tokens) > limit:
+            advice = "shorten it" if endless else "shorten it, lower max_new_tokens, or let it be endless (--endless)"
             raise ValueError(
-                f"a prompt contains token {token}: the network's vocabulary is 0 to {V - 1}; check the tokenizer"
+                f"prompt {number} has {quantity(length, 'token')}, and with {quantity(max_new_tokens, 'new one')} it "
+                f"exceeds the context of {limit} (max_seq_len): {advice}"
             )
+        for token in (min(prompt), max(prompt)):
+            if not 0 <= token < V:
+                raise ValueError(
+                    f"prompt {number} has token {token}: the network's vocabulary is 0 to {V - 1}; check the tokenizer"
+                )
 
 
 def is_token_list(prompt: object) -> bool:
-    return isinstance(prompt, Sequence) and all(is_number(token, int) for token in prompt)
+    return isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
 
 
 def memory_needed(args: ModelArgs, rows: int, length: int, dtype: torch.dtype) -> int:

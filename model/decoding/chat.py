@@ -11,9 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..cli import quantity
 from ..cli.files import read_json, short_repr
-from ..text.tokenizer import Tokenizer, check_encodable
+from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
 
@@ -23,7 +22,6 @@ MARK = re.compile(f"[{START}{END}]")
 # The second alternative matches a mark alone. Only the template can have written one.
 MARKED = re.compile(f"{START}([^{START}{END}]+){END}|{MARK.pattern}")
 
-MAX_CHARACTERS = 100_000_000  # of a rendered conversation; a prompt is no longer
 Message = dict[str, str]  # role (system, user or assistant) and content
 
 
@@ -75,13 +73,13 @@ class Chat:
                 documents=None,
                 **self.variables,
             )
-            if not 0 < len(text) <= MAX_CHARACTERS:  # SentencePiece ends the process for a text of a gigabyte
-                raise ValueError(f"it writes {quantity(len(text), 'character')}")
-            return check_encodable(text)
+            if not text:
+                raise ValueError("it writes nothing")
+            return text
 
     def _marked(self, message: Message) -> str:
         """The content of a message, with marks around everything that would become a control token."""
-        content = MARK.sub("", check_encodable(message["content"]))
+        content = MARK.sub("", message["content"])
         ids = self.special_ids if message["role"] == "assistant" else self.control_ids
         for start, end in reversed(self.tokenizer.find_control(content, {*ids.values()})):
             content = content[:start] + START + content[start:end] + END + content[end:]
@@ -126,10 +124,8 @@ def user_message(content: str) -> Message:
 
 def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     """The number of tokens that two texts have in common before they differ."""
-    for position, (token_a, token_b) in enumerate(zip(a, b)):
-        if token_a != token_b:
-            return position
-    return min(len(a), len(b))
+    differences = (position for position, (one, other) in enumerate(zip(a, b)) if one != other)
+    return next(differences, min(len(a), len(b)))
 
 
 def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, required: bool = False) -> Chat | None:

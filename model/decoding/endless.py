@@ -7,7 +7,6 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ..cache import KVCache
-from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
 
@@ -45,26 +44,18 @@ class EndlessCache(KVCache):
     """
 
     def __init__(
-        self,
-        args: ModelArgs,
-        freqs_cis: Tensor,
-        batch_size: int = 1,
-        max_seq_len: int | None = None,
-        dtype: torch.dtype | None = None,
-        device: torch.device | str | None = None,
-        keep: int = SINKS,
+        self, network: Transformer, batch_size: int = 1, max_seq_len: int | None = None, keep: int = SINKS
     ) -> None:
-        super().__init__(args, batch_size, max_seq_len, dtype, device)
-        if self.max_seq_len < 2:
-            raise ValueError("max_seq_len is 1: an endless text needs a context of at least 2 tokens")
+        weight = network.norm.weight
+        super().__init__(network.args, batch_size, max_seq_len, weight.dtype, weight.device)
         # One slot more than the context, which is never used: if the slice `[:end]` of the cache were ever as long as
         # the buffer, torch.compile would treat that as a special case and recompile.
         for layer in self.layers:
             layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, 1)), F.pad(layer.values, (0, 0, 0, 1))
-        self.freqs_cis = freqs_cis.detach().to(self.layers[0].keys.device)
+        self.freqs_cis = network.freqs_cis.detach().to(weight.device)
         self.quarter = quarter_of(self.max_seq_len)
         self.keep = never_evicted(self.max_seq_len, keep)
-        self.evicted = 0  # number of tokens evicted so far; -1 while keys are being moved
+        self.evicted = 0  # number of tokens evicted so far
 
     def room(self, start_pos: int) -> int:
         """How many tokens fit after ``start_pos`` cached ones, if all of these but the first ``keep`` are evicted."""
@@ -89,14 +80,12 @@ class EndlessCache(KVCache):
         back = self.freqs_cis[count].conj()  # (D/2,)
         back = back / back.abs()  # of length 1: the cached keys have YaRN's attention factor already
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
-        evicted = self.evicted
-        self.evicted = -1  # marks the cache as invalid while keys are being moved, in case that is interrupted
         for layer in self.layers:
             keys, values = layer.keys, layer.values  # (B, K, max_seq_len + 1, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
             values[:, :, new] = values[:, :, old].clone()  # values are not rotated
-        self.evicted = evicted + count
+        self.evicted += count
 
 
 def decode_endless(

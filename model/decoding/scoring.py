@@ -34,15 +34,12 @@ class Window(NamedTuple):
 
 @dataclass
 class Score:
-    """Sums over one document or several."""
+    """Sums over one document, in ``file``, or over several."""
 
     nats: float = 0.0
     tokens: int = 0
     bytes: int = 0
     file: str = ""
-
-    def __add__(self, other: "Score") -> "Score":
-        return Score(self.nats + other.nats, self.tokens + other.tokens, self.bytes + other.bytes, other.file)
 
     def figures(self) -> dict[str, float | int]:
         mean = self.nats / self.tokens
@@ -53,6 +50,12 @@ class Score:
             "tokens": self.tokens,
             "bytes": self.bytes,
         }
+
+
+def total(scores: Sequence[Score]) -> Score:
+    return Score(
+        sum(score.nats for score in scores), sum(score.tokens for score in scores), sum(score.bytes for score in scores)
+    )
 
 
 def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[Document]:
@@ -162,11 +165,3 @@ def score_documents(
         if on_batch:
             on_batch(sum(window.scored for window in batch))
     return scores
-
-
-def sum_by_file(scores: Iterable[Score]) -> dict[str, Score]:
-    """The score of each file."""
-    files: dict[str, Score] = {}
-    for score in scores:
-        files[score.file] = files.get(score.file, Score()) + score
-    return files

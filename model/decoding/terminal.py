@@ -19,76 +19,63 @@ HELP = f"""\
 /reset      clear the conversation
 /help       print this list
 /exit       end, like {END_KEYS}
-{QUOTES}         begin or end a multi-line text
-//          begin a text with a slash: //etc is /etc
+{QUOTES}         begin or end a multi-line text, or one that begins with a slash
 Ctrl-C      stop the model, or discard the line"""
 
 
-class Terminal:
-    """Read the user's turns from stdin. ``reset`` is called for ``/reset``."""
+def greet() -> None:
+    """In a terminal, load line editing and print the first commands."""
+    if sys.stdin.isatty():
+        with suppress(ImportError):  # Windows has no readline; its console edits lines itself
+            import_module("readline")
+        print_note(GREETING)
 
-    def __init__(self, reset: Callable[[], object]) -> None:
-        self.reset = reset
-        self.is_interactive = sys.stdin.isatty()
-        # ``input`` edits lines only if stdin and stdout are terminals. Otherwise it would write its prompt to stdout.
-        self.has_line_editing = self.is_interactive and sys.stdout.isatty()
-        if self.has_line_editing:
-            with suppress(ImportError):  # Windows has no readline; its console edits lines itself
-                import_module("readline")
-        if self.is_interactive:
-            print_note(GREETING)
 
-    def read_turn(self) -> str | None:
-        """The next text, None at the end of the input or after /exit.
+def read_turn(reset: Callable[[], object]) -> str | None:
+    """The user's next text, None at the end of stdin or after /exit; ``reset`` is called for /reset.
 
-        Raises ValueError for invalid UTF-8 or an unknown command.
-        """
-        while True:
-            text = self._read_line("> ")
-            if not self.is_interactive or text is None:
-                return text
-            if text.startswith(QUOTES):
-                return self._read_quoted(text.removeprefix(QUOTES))
-            if text.startswith("//"):
-                return text[1:]
-            if not text.startswith("/"):
-                return text
-            command = text.rstrip()
-            if command == "/exit":
-                return None
-            self._run_command(command)
-
-    def _read_quoted(self, text: str) -> str | None:
-        """The text up to the closing quotes; the rest of their line is discarded."""
-        while QUOTES not in text:
-            line = self._read_line("... ")
-            if line is None:
-                return None
-            text += "\n" + line
-        return text.partition(QUOTES)[0].strip("\n")
-
-    def _run_command(self, command: str) -> None:
+    Raises ValueError for invalid UTF-8.
+    """
+    while True:
+        text = _read_line("> ")
+        if text is None or not sys.stdin.isatty():
+            return text
+        if text.startswith(QUOTES):
+            return _read_quoted(text.removeprefix(QUOTES))
+        if not text.startswith("/"):
+            return text
+        command = text.rstrip()
+        if command == "/exit":
+            return None
         if command == "/reset":
-            self.reset()
+            reset()
             print_note("(the conversation is cleared)")
         elif command == "/help":
             print_note(HELP)
         else:
-            name = command.split()[0][:30]
-            reason = "takes no argument" if name in ("/exit", "/reset", "/help") else "is not a command"
-            raise ValueError(f"{name} {reason}, see /help; if it is text, write /{name}")
+            print_note(f"{command[:30]} is not a command, see /help; if it is text, put it in {QUOTES}")
 
-    def _read_line(self, prompt: str) -> str | None:
-        """A line without its line break; None at the end of the input."""
-        if self.has_line_editing:
-            try:
-                return input(prompt)
-            except EOFError:
-                line = b""
-        else:
-            print_note(prompt, end="")
-            line = sys.stdin.buffer.readline()
-        if not line:
-            print_note("")  # end the line of the prompt
+
+def _read_quoted(text: str) -> str | None:
+    """The text up to the closing quotes; the rest of their line is discarded."""
+    while QUOTES not in text:
+        line = _read_line("... ")
+        if line is None:
             return None
-        return decode_utf8(line, "stdin").rstrip("\r\n")
+        text += "\n" + line
+    return text.partition(QUOTES)[0].strip("\n")
+
+
+def _read_line(prompt: str) -> str | None:
+    """A line without its line break; None at the end of the input."""
+    if sys.stdin.isatty() and sys.stdout.isatty():  # otherwise ``input`` would write its prompt to stdout
+        with suppress(EOFError):
+            return input(prompt)
+        line = b""
+    else:
+        print_note(prompt, end="")
+        line = sys.stdin.buffer.readline()
+    if not line:
+        print_note("")  # end the line of the prompt
+        return None
+    return decode_utf8(line, "stdin").rstrip("\r\n")

@@ -1,6 +1,5 @@
 """The choice of device and dtype, and the memory check, on machines of all kinds."""
 
-import os
 from pathlib import Path
 
 import pytest
@@ -24,15 +23,17 @@ def test_an_explicit_dtype_is_used_on_every_processor(each_processor):
         assert pick_dtype(name, CPU, torch.float16) == dtype
 
 
-@pytest.mark.parametrize(
-    "name", ["abacus", "cuda:99999999999999999999", "cpu:1", "", "cuda:-1", "cuda", "cuda:0", "cuda:2", "mps"]
-)
-def test_a_missing_device_is_refused_with_its_name(monkeypatch, name):
-    if name == "cuda:2":
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-        assert [pick_device(name) for name in ("cuda", "cuda:1")] == [torch.device("cuda"), torch.device("cuda:1")]
-    with pytest.raises(ValueError, match=f"^device is {name!r}: "):
-        pick_device(name)
+def test_a_missing_device_is_refused_and_auto_is_the_best_one(monkeypatch):
+    assert pick_device("auto") == torch.device("cpu")
+    for name in ("abacus", "cpu:1", "", "cuda", "mps"):
+        with pytest.raises(ValueError, match=f"^device is '{name}': PyTorch finds only cpu"):
+            pick_device(name)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    assert pick_device("auto") == torch.device("cpu"), "the driver may be too old for PyTorch"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert [pick_device(name) for name in ("auto", "cuda:1")] == [torch.device("cuda"), torch.device("cuda:1")]
+    with pytest.raises(ValueError, match="finds only cuda, cuda:0, cuda:1, cpu"):
+        pick_device("cuda:2")
 
 
 def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
@@ -41,11 +42,7 @@ def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     check_memory(3_072_000, "this")
     with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, but 0\.0 GB are free"):
         check_memory(4_000_000_000, "this")
-    with pytest.raises(ValueError, match=r"this needs about 1000000000000000\.0 GB"):
-        check_memory(10**400, "this")
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no memory here")
-    monkeypatch.delattr(os, "sysconf", raising=False)
-    assert available_memory() is None
     check_memory(10**18, "this")
 
 

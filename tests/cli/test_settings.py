@@ -15,7 +15,6 @@ from model.cli import (
     read_toml,
     toml_text,
 )
-from model.cli.settings import convert
 
 
 @dataclass(frozen=True)
@@ -54,19 +53,11 @@ CLASSES = (Everything, Other)
 
 # (field, values of the flag, value in TOML, parsed value)
 WRITTEN = [
-    ("count", ["12"], "12", 12),
-    ("rate", ["0.25"], "0.25", 0.25),
     ("rate", ["2"], "2", 2.0),
     ("rate", ["1e-5"], "1e-5", 1e-5),
-    ("on", [], "true", True),
-    ("name", ["two words"], '"two words"', "two words"),
     ("name", ["12"], '"12"', "12"),
-    ("name", [""], '""', ""),
-    ("file", ["a/b.txt"], '"a/b.txt"', Path("a/b.txt")),
-    ("mode", ["slow"], '"slow"', "slow"),
     ("sizes", ["1", "2", "3"], "[1, 2, 3]", (1, 2, 3)),
     ("sizes", ["1"], "1", (1,)),
-    ("limit", ["5"], "5", 5),
     ("shape", ["{ kind = 'flat', factor = 2 }"], "{ kind = 'flat', factor = 2 }", Shape("flat", 2.0)),
     ("shape", ["{}"], "{}", Shape()),
 ]
@@ -93,12 +84,7 @@ def test_flags_and_files_are_parsed_to_the_same_values(tmp_path, name, values, t
 
 
 def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
-    parser = Parser(prog="script.py")
-    parser.add_argument("model", nargs="?")
-    add_flags(parser, *CLASSES)
-    parsed = parser.parse_args(["--on", "runs/mine"])
-    assert parsed.model == "runs/mine", "the argument after a switch is positional"
-    assert read_flags(parsed, *CLASSES) == {"on": True}
+    assert flags("--on") == {"on": True}
     assert toml(tmp_path, "on = true") | flags("--not_on") == {"on": False}
 
 
@@ -108,49 +94,33 @@ def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     assert from_settings(Other, settings) == Other(seed=1)
 
 
-WRONG_VALUES = [
-    ("count", "many", "count is 'many': give a whole number"),
-    ("count", 3.5, "count is '?3.5'?: give a whole number"),
-    ("rate", "fast", "rate is 'fast': give a number"),
-    ("mode", "medium", "mode is 'medium': give one of fast, slow"),
-    ("sizes", "two", "sizes is 'two': give a whole number"),
-    ("shape", "flat", "shape is 'flat': give a table"),
-]
-
-
-@pytest.mark.parametrize(("name", "value", "message"), WRONG_VALUES)
-def test_a_wrong_value_in_a_flag_or_file_is_named_with_the_fix(tmp_path, name, value, message):
-    with pytest.raises(ValueError, match=f"^{message}"):
-        flags(f"--{name}", str(value))
-    with pytest.raises(ValueError, match=rf"my\.toml: {message}"):
-        toml(tmp_path, f"{name} = {value!r}")
-
-
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("cuont = 3", "'cuont': did you mean 'count'?"),
-        ("zzz = 3", "'zzz': give one of count, start,"),
+        ("count = 'many'", "count is 'many': give a whole number"),
         ("count = true", "count is True: give a whole number"),
-        ("rate = true", "rate is True: give a number"),
+        (f"rate = {'9' * 400}", "99...: give a number"),
+        ("mode = 'medium'", "mode is 'medium': give one of fast, slow"),
+        ("sizes = [1, 'two']", "sizes is 'two': give a whole number"),
+        ("shape = 'flat'", "shape is 'flat': give a table"),
+        ("shape = { kidn = 'flat' }", "'kidn': did you mean 'kind'?"),
         ("on = 1", "on is 1: give true or false"),
         ("name = 3", "name is 3: give a text"),
         ("file = 3", "file is 3: give a path"),
-        ("sizes = [1, 'two']", "sizes is 'two': give a whole number"),
-        ("shape = { kidn = 'flat' }", "'kidn': did you mean 'kind'?"),
-        ("shape = { factor = 'x' }", "factor is 'x': give a number"),
-        ("[model]\ncount = 3", "'model'"),
+        ("cuont = 3", "'cuont': did you mean 'count'?"),
         ("count = ", "Invalid value"),
-        ("count = 1\ncount = 2", "overwrite"),
-        (f"rate = {'[' * 2000}{']' * 2000}", "nested too deeply"),
-        (f"rate = {'9' * 400}", "rate is a number beyond 2**63"),
-        (f"rate = {'9' * 5000}", "Exceeds the limit"),
     ],
 )
 def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
     with pytest.raises(ValueError, match=r"my\.toml: ") as caught:
         toml(tmp_path, text)
     assert message in str(caught.value)
+
+
+@pytest.mark.parametrize("arguments", [("--count", "many"), ("--count=3.5",), ("--mode", "medium"), ("--shape", "[")])
+def test_a_wrong_value_of_a_flag_is_named_with_the_fix(arguments):
+    with pytest.raises(ValueError, match=r"^(count|mode|shape) is '(many|3.5|medium|\[)': give "):
+        flags(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -177,29 +147,13 @@ def test_a_path_that_begins_with_a_dash_is_not_taken_for_a_flag(path):
     assert parser.parse_args(shlex.split(format_path(path))).path == Path(path)
 
 
-def test_an_argument_that_is_not_utf8_is_refused():
-    for name in ("name", "file"):
-        with pytest.raises(ValueError, match=rf"{name} is '\\udce9', which is not UTF-8"):
-            flags(f"--{name}=\udce9")
-
-
 def test_help_is_generated_from_the_fields():
     parser = Parser(prog="script.py")
     add_flags(parser, *CLASSES)
     text = " ".join(parser.format_help().split())
-    for part in (
-        "One field of each type: --count",  # without the second paragraph
-        "--count N how many, 100% sure (default: 3) --start N where from (default: 0) --rate X how fast (default: 0.5)",
-        "--on whether --name TEXT what it is called --file PATH where it is",
-        '--mode {fast,slow} which way (default: "fast")',
-        "--limit N at most --shape TABLE a table",
-        "Something else: --seed N of the random numbers (default: 7)",
-    ):
-        assert part in text
-
-
-def test_integers_below_2_to_the_63_are_accepted_as_floats():
-    assert convert("x", 2**63 - 1, float) == 2.0**63
-    for value in (2**63, -(2**63), 10**400):
-        with pytest.raises(ValueError, match=r"x is a number beyond 2\*\*63: give a number"):
-            convert("x", value, float)
+    assert text.endswith(
+        "One field of each type: --count N how many, 100% sure (default: 3) --start N where from (default: 0) "
+        "--rate X how fast (default: 0.5) --on whether --name TEXT what it is called --file PATH where it is "
+        '--mode {fast,slow} which way (default: "fast") --sizes N [N ...] how large --limit N at most '
+        "--shape TABLE a table Something else: --seed N of the random numbers (default: 7)"
+    )

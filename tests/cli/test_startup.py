@@ -32,39 +32,26 @@ def environment(monkeypatch):
     return start_script
 
 
-def test_waiting_threads_spin_briefly_or_sleep_if_the_machine_is_busy(environment):
-    assert environment(running=1) == environment(running=2) == {"GOMP_SPINCOUNT": "10000"}
+def test_waiting_threads_spin_briefly_or_sleep_if_the_machine_is_busy(environment, monkeypatch):
+    assert environment(running=1) == environment(running=2) == startup.WHEN_QUIET
     assert environment(running=3) == environment(running=9) == {"OMP_WAIT_POLICY": "PASSIVE"}
-
-
-def test_a_short_burst_of_load_does_not_make_the_machine_busy(environment, monkeypatch):
-    assert environment(running=9) == startup.WHEN_BUSY
-    running = iter([9, 9, 9, 2, 9])
+    for name in startup.USER_SETTINGS:  # variables that the user has set are kept
+        assert environment(running=9, **{name: "7"}) == {}
+    running = iter([9, 9, 9, 2, 9])  # a short burst of load
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: f"0.5 0.4 0.3 {next(running)}/321 12345\n")
     assert not startup.machine_is_busy()
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no load here")
-    assert not startup.machine_is_busy()
 
 
-@pytest.mark.parametrize("name", startup.USER_SETTINGS)
-def test_variables_that_the_user_has_set_are_kept(environment, name):
-    assert environment(running=1, **{name: "7"}) == environment(running=9, **{name: "7"}) == {}
-
-
-def test_libgomp_reads_the_variables_that_a_script_sets():
+def test_programs_set_libgomps_variables_and_import_nothing_that_few_runs_need():
+    """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
     env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
     env["OMP_DISPLAY_ENV"] = "VERBOSE"
-    done = run_python("-m", "study", "--help", env=env, check=True)
-    if "GOMP_SPINCOUNT" in done.stderr:  # libgomp prints its settings; other OpenMP libraries have other variables
-        assert "GOMP_SPINCOUNT = '10000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
-
-
-def test_packages_that_few_runs_need_are_not_imported_at_the_start():
-    """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
     program = "import sys; import convert, evaluate, generate, study, train; print(*sys.modules)"
-    done = run_python("-c", program, check=True)
+    done = run_python("-c", program, env=env, check=True)
     slow = {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo", "jinja2"}
     assert not slow & {*done.stdout.split()}
+    if "GOMP_SPINCOUNT" in done.stderr:  # libgomp prints its settings; other OpenMP libraries have other variables
+        assert "GOMP_SPINCOUNT = '100000'" in done.stderr or "OMP_WAIT_POLICY = 'PASSIVE'" in done.stderr
 
 
 def test_importing_the_library_does_not_change_the_program(tmp_path):
@@ -75,27 +62,32 @@ def test_importing_the_library_does_not_change_the_program(tmp_path):
 
 
 def test_small_models_decode_with_one_thread_and_large_ones_with_all(monkeypatch):
-    numbers = [8]  # in place of PyTorch's, so that the test does not change it
+    numbers = []
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    monkeypatch.setattr(torch, "get_num_threads", lambda: numbers[-1])
+    limit = machine.MIN_WEIGHTS_FOR_THREADS
     with monkeypatch.context() as patch:
         patch.setenv("OMP_NUM_THREADS", "8")  # is respected
-        assert choose_threads(CPU, 10) == 8
+        choose_threads(CPU, 10)
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS) == 8
-    assert choose_threads(CPU) == 8  # training
-    assert choose_threads(torch.device("cuda"), 10) == 8
-    assert choose_threads(CPU, machine.MIN_WEIGHTS_FOR_THREADS - 1) == 1
+    choose_threads(CPU, limit)
+    choose_threads(torch.device("cuda"), 10)
+    assert numbers == []
+    choose_threads(CPU, limit - 1)
+    assert numbers == [1]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="on Windows Ctrl-C reaches the whole process group")
-@pytest.mark.parametrize("program", PROGRAMS)
-def test_ctrl_c_during_imports_prints_no_traceback(tmp_path, program):
+def test_ctrl_c_during_imports_prints_no_traceback(tmp_path):
+    """In all programs, which are started together."""
     (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")
-    command = f"import runpy, sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; "
-    command += f"runpy.run_module({program!r}, run_name='__main__')"
-    child = subprocess.Popen([sys.executable, "-c", command], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    child.stdout.read(len("importing"))
-    child.send_signal(signal.SIGINT)
-    assert child.communicate()[1] == b""
-    assert child.returncode == 130
+    children = []
+    for program in PROGRAMS:
+        command = f"import runpy, sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; "
+        command += f"runpy.run_module({program!r}, run_name='__main__')"
+        arguments = [sys.executable, "-c", command]
+        children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
+    for child in children:
+        child.stdout.read(len("importing"))
+        child.send_signal(signal.SIGINT)
+        assert child.communicate()[1] == b""
+        assert child.returncode == 130

@@ -1,5 +1,6 @@
 """A conversation in turns: no token is computed twice, and a turn may end at any point."""
 
+import copy
 import io
 from types import SimpleNamespace
 
@@ -46,22 +47,32 @@ def endless(begin):
 
 
 @pytest.fixture
-def typed(monkeypatch):
-    """``typed(lines)``: stdin is a pipe with these lines."""
-    return lambda lines: monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines), encoding="utf-8"))
+def notes(monkeypatch, capsys):
+    """``notes(talk, lines, n)``: take a turn for each line of a pipe; the notes on stderr."""
+
+    def call(talk, lines, n):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(lines), encoding="utf-8"))
+        converse(talk.conversation, n, [])
+        return capsys.readouterr().err
+
+    return call
 
 
-def finished(turn):
-    """Run a turn to its end, and return its sample."""
-    return list(turn)[-1]
+def say(talk, line, n=5, stop=()):
+    """Take a turn to its end, and return its sample."""
+    return list(talk.conversation.turn(line, n, stop))[-1]
+
+
+def continuation(talk, tokens, n, **options):
+    """The tokens that ``generate`` gives after these."""
+    return [token for (token,) in generate(talk.model, [tokens], n, **options)]
 
 
 def test_turns_continue_one_text_and_compute_no_token_twice(talk):
-    first = finished(talk.conversation.turn("ab", 5, []))
-    second = finished(talk.conversation.turn("cd", 5, []))
+    first = say(talk, "ab")
+    second = say(talk, "cd")
     whole = LETTERS.encode("ab") + first.tokens + LETTERS.encode("\ncd", bos=False)
-    expected = next(iter(generate(talk.model, [whole], 1)))
-    assert second.tokens[0] == expected[0]
+    assert second.tokens[0] == continuation(talk, whole, 1)[0]
     read = talk.read[:-1]
     slots = [start + at for start, tokens in read for at in range(len(tokens))]
     assert slots == list(range(len(slots))), "each slot is written once, in order"
@@ -70,30 +81,26 @@ def test_turns_continue_one_text_and_compute_no_token_twice(talk):
 
 def test_the_repetition_penalty_counts_earlier_turns(talk):
     talk.conversation.sampling = Sampling(0.0, repetition_penalty=1e6)
-    tokens = []
-    for line in ("ab", "cd", "ef"):
-        tokens += finished(talk.conversation.turn(line, 5, [])).tokens
+    tokens = [token for line in ("ab", "cd", "ef") for token in say(talk, line).tokens]
     assert len(set(tokens)) == len(tokens) == 15
 
 
-def test_an_interrupted_turn_leaves_the_conversation_consistent(talk):
+def test_after_an_interrupt_or_a_stop_string_the_next_turn_continues_the_text(talk):
     turn = talk.conversation.turn("ab", 9, [])
     for _ in range(3):
         answer = list(next(turn).tokens)
     turn.close()
-    second = finished(talk.conversation.turn("cd", 2, []))
-    whole = LETTERS.encode("ab") + answer + LETTERS.encode("\ncd", bos=False)
-    assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
+    after = LETTERS.encode("\ncd", bos=False)
+    assert say(talk, "cd", 2).tokens == continuation(talk, LETTERS.encode("ab") + answer + after, 2)
+    talk.conversation.reset()
+    text = say(talk, "ab", 9).text
+    talk.conversation.reset()
+    cut = say(talk, "ab", 9, [text[3:5]])
+    assert (cut.finish, cut.text) == ("stop", text[: text.index(text[3:5])])
+    assert say(talk, "cd", 2).tokens == continuation(talk, LETTERS.encode("ab") + cut.tokens + after, 2)
 
 
-def test_a_full_context_is_reported_and_a_new_text_begins(talk, typed, capsys):
-    typed(b"a" * 40 + b"\n" + b"b" * 40 + b"\n")
-    converse(talk.conversation, 5, [])
-    assert "the context is full: the oldest 2 messages are dropped" in capsys.readouterr().err
-    assert talk.conversation.forwarded == 41 + 4
-
-
-def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, typed, monkeypatch, capsys):
+def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, notes, monkeypatch):
     original_turn = talk.conversation.turn
     lines = []
 
@@ -105,62 +112,75 @@ def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, typed, monkeypatch,
             yield sample
 
     monkeypatch.setattr(talk.conversation, "turn", interrupted)
-    typed(b"one\ntwo\n")
-    converse(talk.conversation, 5, [])
+    assert "Ctrl-D ends" in notes(talk, b"one\ntwo\n", 5)
     assert lines == ["one", "two"]
-    assert "Ctrl-D ends" in capsys.readouterr().err
 
 
-def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, typed, capsys):
-    typed(b"a" * 63 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n")
-    converse(talk.conversation, 5, [])
-    out, notes = capsys.readouterr()
-    assert "the line needs 64 tokens, and there is room for 63: give another line" in notes
-    assert "the line needs 401 tokens" in notes
-    assert "stdin is not UTF-8 at byte 0" in notes
-    assert "dropped" not in notes
+def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, notes):
+    said = notes(talk, b"a" * 63 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n", 5)
+    assert "the line needs 64 tokens, and there is room for 63: give another line" in said
+    assert "the line needs 401 tokens" in said
+    assert "stdin is not UTF-8 at byte 0" in said
+    assert "dropped" not in said
     assert talk.conversation.turns == 2
-    assert out.count("\n") >= 2
 
 
-def test_a_turn_ends_at_a_stop_string_and_the_next_continues_the_text(talk):
-    first = finished(talk.conversation.turn("ab", 9, []))
+def test_an_end_token_is_left_out_of_the_text(talk):
+    end = say(talk, "ab", 1).tokens[0]
     talk.conversation.reset()
-    stop = first.text[3:5]
-    cut = finished(talk.conversation.turn("ab", 9, [stop]))
-    assert (cut.finish, cut.text) == ("stop", first.text[: first.text.index(stop)])
-    second = finished(talk.conversation.turn("cd", 2, []))
-    whole = LETTERS.encode("ab") + cut.tokens + LETTERS.encode("\ncd", bos=False)
-    assert second.tokens == [step[0] for step in generate(talk.model, [whole], 2)]
+    talk.conversation.tokenizer = copy.copy(LETTERS)
+    talk.conversation.tokenizer.eos_ids = (end,)
+    assert say(talk, "ab").finish == "end"
+    whole = LETTERS.encode("ab") + LETTERS.encode("\ncd", bos=False)
+    assert say(talk, "cd", 1).tokens == continuation(talk, whole, 1)
 
 
-def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, typed, capsys):
-    typed(b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 64 + b"\nd\n")
-    converse(endless.conversation, 30, [])
-    notes = capsys.readouterr().err
-    assert "the context of 64 tokens is full: 16 " in notes
-    assert "the line needs 65 tokens, and there is room for 64: give another line" in notes
-    assert "dropped" not in notes
+def test_an_empty_line_in_a_full_context_begins_a_new_text(talk):
+    """Its only token is cached already, but the network must see it again for its logits."""
+    say(talk, "a" * 40, 30)
+    assert say(talk, "", 3).tokens == continuation(talk, LETTERS.encode(""), 3)
+
+
+def test_a_full_context_is_reported_and_a_new_text_begins(talk, notes):
+    said = notes(talk, b"a" * 40 + b"\n" + b"b" * 40 + b"\n", 5)
+    assert "the context is full: the oldest 2 messages are dropped" in said
+    assert talk.conversation.forwarded == 41 + 4
+
+
+def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, notes):
+    said = notes(endless, b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 64 + b"\nd\n", 30)
+    assert "the context of 64 tokens is full: 16 " in said
+    assert "the line needs 65 tokens, and there is room for 64: give another line" in said
+    assert "dropped" not in said
     whole = 41 + 30 + 41 + 30 + 2 + 30
     assert endless.conversation.forwarded == whole - 1
     assert len(endless.conversation.tokens) == whole
     assert 0 < endless.conversation.forwarded - endless.conversation.cache.evicted <= 64
 
 
-def test_a_line_that_fits_only_a_new_text_begins_one(endless, capsys):
-    """After the first tokens, which are never evicted, an endless text has room for 60 more."""
-    finished(endless.conversation.turn("a", 3, []))
-    sample = finished(endless.conversation.turn("b" * 61, 3, []))
-    assert "the oldest 2 messages are dropped" in capsys.readouterr().err
-    steps = generate(endless.model, [LETTERS.encode("b" * 61)], 3, endless=True)
-    assert sample.tokens == [step[0] for step in steps]
-
-
 def test_an_endless_turn_equals_endless_generation(endless):
-    sample = finished(endless.conversation.turn("ab", 150, []))
-    steps = generate(endless.model, [LETTERS.encode("ab")], 150, endless=True, eos_ids=LETTERS.eos_ids)
-    assert sample.tokens == [step[0] for step in steps]
+    sample = say(endless, "ab", 150)
+    expected = continuation(endless, LETTERS.encode("ab"), 150, endless=True, eos_ids=LETTERS.eos_ids)
+    assert sample.tokens == expected
     assert len(sample.tokens) > 64
+
+
+@pytest.mark.parametrize("length", [0, 60, 63])
+def test_the_first_line_may_be_empty_or_fill_the_context(talk, endless, length):
+    for each in (talk, endless) if length < 63 else (endless,):  # without eviction, one position is for the answer
+        assert len(say(each, "a" * length, 3).tokens) == 3
+        assert each.conversation.forwarded == 1 + length + 2
+
+
+def test_a_later_line_of_an_endless_text_fits_beside_the_first_tokens_or_begins_a_new_text(endless, capsys):
+    say(endless, "a" * 20)
+    tokens = len(endless.conversation.tokens)
+    say(endless, "b" * 58, 3)  # 60 tokens with the line break and the last answer's end; 4 are never evicted
+    assert len(endless.conversation.tokens) == tokens + 59 + 3, "the text goes on"
+    assert "dropped" not in capsys.readouterr().err
+    sample = say(endless, "b" * 59, 3)
+    assert "messages are dropped" in capsys.readouterr().err
+    assert sample.tokens == continuation(endless, LETTERS.encode("b" * 59), 3, endless=True)
 
 
 class PlainChat:
@@ -179,12 +199,12 @@ class PlainChat:
         parts = []
         for at, message in enumerate(messages):
             content = "-" if at in self.shortened and at < len(messages) - 1 else message["content"]
-            parts += [
-                250 if message["role"] == "user" else 251,
-                *LETTERS.encode(content, bos=False),
-                LETTERS.eos_ids[0],
-            ]
+            parts += [250 if message["role"] == "user" else 251, *LETTERS.encode(content, bos=False), *LETTERS.eos_ids]
         return [LETTERS.bos_id, *parts, 251]
+
+
+def questions(talk):
+    return [message["content"][0] for message in talk.conversation.messages[::2]]
 
 
 @pytest.mark.parametrize("shortened", [(), (1,)], ids=["same", "changed"])
@@ -192,127 +212,63 @@ def test_a_chat_forwards_only_what_the_cache_lacks(begin, shortened):
     """If the template later renders an answer differently, tokens from the first difference on are computed again."""
     chat = PlainChat(shortened)
     talk = begin(chat, 96)
-    conversation, read = talk.conversation, talk.read
     for number, line in enumerate(("ab", "cd", "ef")):
-        cached = conversation.tokens[: conversation.forwarded]
-        read.clear()
-        answer = finished(conversation.turn(line, 7, []))
-        assert answer.text.isalpha()
+        cached = talk.conversation.tokens[: talk.conversation.forwarded]
+        talk.read.clear()
+        answer = say(talk, line, 7)
         whole = chat.tokens(chat.encoded[number])
-        assert answer.tokens == [step[0] for step in generate(talk.model, [whole], 7)]
+        assert answer.tokens == continuation(talk, whole, 7)
         start = len(chat.tokens(chat.encoded[0])) if shortened and number == 1 else len(cached)
-        assert read[0] == (start, whole[start:])
-        assert [message["role"] for message in conversation.messages] == ["user", "assistant"] * (number + 1)
-    assert [message["content"] for message in conversation.messages[::2]] == ["ab", "cd", "ef"]
+        assert talk.read[0] == (start, whole[start:])
+    assert [message["role"] for message in talk.conversation.messages] == ["user", "assistant"] * 3
+    assert questions(talk) == ["a", "c", "e"]
 
 
 def test_a_turn_without_an_answer_is_not_added_to_the_messages(begin):
-    conversation = begin(PlainChat()).conversation
-    finished(conversation.turn("ab", 5, []))
-    conversation.turn("cd", 5, []).close()
-    assert len(conversation.messages) == 2
-    turn = conversation.turn("ef", 5, [])
+    talk = begin(PlainChat())
+    say(talk, "ab")
+    talk.conversation.turn("cd", 5, []).close()
+    assert len(talk.conversation.messages) == 2
+    turn = talk.conversation.turn("ef", 5, [])
     begun = next(turn)
     turn.close()
-    assert conversation.messages[-1] == {"role": "assistant", "content": begun.text}
+    assert talk.conversation.messages[-1] == {"role": "assistant", "content": begun.text}
 
 
 def test_a_chat_that_fills_the_context_drops_its_oldest_turn(begin, capsys):
-    conversation = begin(PlainChat()).conversation
+    talk = begin(PlainChat())
     for line in ("a" * 20, "b" * 10, "c" * 20):
-        finished(conversation.turn(line, 5, []))
+        say(talk, line)
     assert "the oldest 2 messages are dropped" in capsys.readouterr().err
-    assert [message["content"][0] for message in conversation.messages[::2]] == ["b", "c"]
+    assert questions(talk) == ["b", "c"]
 
 
-def test_an_endless_chat_keeps_the_system_message_and_goes_on(begin):
-    chat = PlainChat()
-    chat.prefix_length = 9
-    conversation = begin(chat, endless=True).conversation
-    assert conversation.cache.keep == 9
-    first = finished(conversation.turn("a" * 30, 40, []))
-    system_keys = conversation.cache.layers[-1].keys[..., :9, :].clone()
-    second = finished(conversation.turn("b", 40, []))
-    assert len(first.tokens) == len(second.tokens) == 40
-    assert 48 < conversation.forwarded - conversation.cache.evicted <= 64 < conversation.forwarded
-    assert torch.equal(conversation.cache.layers[-1].keys[..., :9, :], system_keys)
-    assert len(conversation.messages) == 4
-
-
-@pytest.fixture
-def changing(begin):
-    """An endless chat of two turns that has evicted tokens, and whose template renders them differently in a third."""
-    talk = begin(PlainChat(shortened=(3,)), endless=True)
-    for line in ("a" * 20, "b" * 20):
-        finished(talk.conversation.turn(line, 30, []))
-    assert talk.conversation.cache.evicted
-    talk.read.clear()
-    return talk
-
-
-def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(changing, capsys):
-    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
-    finished(changing.conversation.turn("c" * 20, 30, []))
-    assert changing.read[0][0] == 0
-    assert [message["content"][0] for message in changing.conversation.messages[::2]] == ["c"]
-    assert "the oldest 4 messages are dropped" in capsys.readouterr().err
-
-
-def test_a_line_that_does_not_fit_leaves_the_messages_of_an_endless_chat(changing, capsys):
-    messages = list(changing.conversation.messages)
-    with pytest.raises(ValueError, match="the line needs 104 tokens, and there is room for 64"):
-        finished(changing.conversation.turn("c" * 100, 30, []))
-    assert changing.conversation.messages == messages
-    assert "dropped" not in capsys.readouterr().err
-
-
-def test_a_system_message_longer_than_half_of_the_context_is_not_kept(begin):
+def test_an_endless_chat_keeps_a_system_message_of_up_to_half_the_context(begin):
     chat = PlainChat()
     chat.prefix_length = 33
     assert begin(chat, endless=True).conversation.cache.keep == 4
+    chat.prefix_length = 9
+    talk = begin(chat, endless=True)
+    cache = talk.conversation.cache
+    first = say(talk, "a" * 30, 40)
+    system_keys = cache.layers[-1].keys[..., :9, :].clone()
+    second = say(talk, "b", 40)
+    assert len(first.tokens) == len(second.tokens) == 40
+    assert 48 < talk.conversation.forwarded - cache.evicted <= 64 < talk.conversation.forwarded
+    assert torch.equal(cache.layers[-1].keys[..., :9, :], system_keys)
 
 
-class InterruptedLayers(list):
-    """The layers of a cache. Iterating over them raises KeyboardInterrupt after the first one."""
-
-    def __iter__(self):
-        yield self[0]
-        raise KeyboardInterrupt
-
-
-def test_an_interrupted_eviction_begins_a_new_text(endless, capsys, monkeypatch):
-    conversation, cache = endless.conversation, endless.conversation.cache
-    expected = finished(conversation.turn("cd", 5, [])).tokens
-    conversation.reset()
-    layers, evict = cache.layers, cache.evict
-
-    def interrupted(count, length):
-        cache.layers = InterruptedLayers(layers)
-        try:
-            evict(count, length)
-        finally:
-            cache.layers = layers
-
-    monkeypatch.setattr(cache, "evict", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        finished(conversation.turn("ab", 90, []))
-    monkeypatch.undo()
-    assert finished(conversation.turn("cd", 5, [])).tokens == expected
-    assert "a new text begins" in capsys.readouterr().err
-
-
-def test_a_conversation_may_begin_with_an_empty_line(talk, endless):
-    for conversation in (talk.conversation, endless.conversation):
-        sample = finished(conversation.turn("", 3, []))
-        assert len(sample.tokens) == 3
-        assert conversation.forwarded == len(LETTERS.encode("")) + 2
-
-
-def test_an_endless_conversation_takes_a_line_that_exactly_fills_the_context(endless):
-    finished(endless.conversation.turn("a" * 63, 3, []))
-    tokens, keep = len(endless.conversation.tokens), endless.conversation.cache.keep
-    sample = finished(endless.conversation.turn("b" * (64 - keep - 2), 3, []))
-    assert len(sample.tokens) == 3
-    assert len(endless.conversation.tokens) == tokens + 64 - keep - 1 + 3, "the text goes on"
-    with pytest.raises(ValueError, match="the line needs 65 tokens, and there is room for 64"):
-        finished(endless.conversation.turn("a" * 64, 3, []))
+def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(begin, capsys):
+    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
+    talk = begin(PlainChat(shortened=(3,)), endless=True)
+    for line in ("a" * 20, "b" * 20):
+        say(talk, line, 30)
+    assert talk.conversation.cache.evicted
+    with pytest.raises(ValueError, match="the line needs 104 tokens, and there is room for 64"):
+        say(talk, "c" * 100, 30)
+    assert questions(talk) == ["a", "b"]
+    talk.read.clear()
+    say(talk, "c" * 20, 30)
+    assert talk.read[0][0] == 0
+    assert questions(talk) == ["c"]
+    assert "the oldest 4 messages are dropped" in capsys.readouterr().err

@@ -1,7 +1,6 @@
 """From tokens to text: stop strings, ends, order, tokens per second."""
 
 import itertools
-import json
 
 import pytest
 from letters import EOS, LETTERS
@@ -9,7 +8,7 @@ from letters import EOS, LETTERS
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
 from model.decoding.prompts import Prompt
-from model.decoding.samples import CompletionSettings, Sample, Speed, StopStrings, complete
+from model.decoding.samples import CompletionSettings, Sample, Speed, complete, text_before_stop
 from model.decoding.sampling import Sampling
 
 
@@ -25,7 +24,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_batch(network, prompts, max_new_tokens, sampler, cache, eos_ids):
+        def decode_batch(network, prompts, max_new_tokens, sampler, eos_ids, use_cache, endless):
             sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
@@ -42,24 +41,28 @@ def scripted(monkeypatch):
     return call
 
 
-# Stop strings
-
-
-def test_only_a_possible_beginning_of_a_stop_string_is_held_back():
-    stop = StopStrings(["END"])
-    assert [stop.push(piece) for piece in ["abE", "N", "x", "E", "ND"]] == ["ab", "", "ENx", "", ""]
-
-
-# Samples
+@pytest.mark.parametrize(
+    ("text", "certain", "stopped"),
+    [
+        ("ab", "ab", False),
+        ("abE", "ab", False),
+        ("abEN", "ab", False),
+        ("abENx", "abENx", False),
+        ("abENDx", "ab", True),
+        ("a###ENDx", "a###", True),
+        ("yENDING", "y", True),
+    ],
+)
+def test_the_text_before_a_stop_string_leaves_out_what_may_be_its_beginning(text, certain, stopped):
+    assert text_before_stop(text, ["END", "yENDING", "####"]) == (certain, stopped)
 
 
 def test_text_of_any_writing_system_is_streamed_correctly(scripted):
     texts = [" two  spaces", "日本語 and 👩‍🚀 é", "a\x01never", "cut here###no"]
     seen = {}
     for sample in scripted(*(text + "\x01" for text in texts), begin="Say:", stop=["###"]):
-        before = seen.get(id(sample), "")
-        assert sample.text.startswith(before), "text that was streamed does not change"
-        seen[id(sample)] = before + sample.take()
+        assert sample.text.startswith(seen.get(id(sample), "")), "text that was streamed does not change"
+        seen[id(sample)] = sample.text
     assert list(seen.values()) == [" two  spaces", "日本語 and 👩‍🚀 é", "a", "cut here"]
 
 
@@ -72,6 +75,7 @@ def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
     assert scripted.batches == [3, 3, 1]
+    assert samples[0].logprobs == [-0.5, -0.5]
 
 
 def test_a_batch_ends_when_all_its_samples_have_ended(scripted):
@@ -80,23 +84,14 @@ def test_a_batch_ends_when_all_its_samples_have_ended(scripted):
     assert steps == [1, 2, 3], "the rows themselves would go on"
 
 
-def test_json_has_log_probabilities_only_on_request(scripted):
-    (*_, sample) = scripted("ab", begin="x", n=2)
-    found = json.loads(json.dumps(sample.as_json(logprobs=False)))
-    assert found == {"prompt": "x", "text": "ab", "tokens": [99, 100], "finish_reason": "length"}
-    assert sample.as_json(logprobs=True)["logprobs"] == [-0.5, -0.5]
-
-
-# Speed
-
-
-def test_speed_counts_only_the_time_of_the_decode_loop(scripted):
+def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
     now = [0.0]
 
     def wait(step):
         now[0] += {1: 2.0, 2: 0.5, 3: 0.25}[step]
 
-    speed = Speed(clock=lambda: now[0])
+    speed = Speed()
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
     for _ in scripted("abc", "x\x01", begin="yz", n=3, speed=speed, on_step=wait):
         now[0] += 100  # the caller's time
     assert (speed.prompt_tokens, speed.prompt_seconds) == (6, 2.0)
@@ -106,7 +101,7 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted):
 
 def test_a_continuation_is_decoded_after_its_prompt():
     """A decoder that drops the first space must not drop the one between prompt and continuation."""
-    sample = Sample(prompt("Hi"), LETTERS, 9, StopStrings())
+    sample = Sample(prompt("Hi"), LETTERS, 9)
     for token in LETTERS.encode(" you", bos=False):
-        sample.push(token, None)
+        sample.push(token)
     assert sample.text == " you"

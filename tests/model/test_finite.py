@@ -38,25 +38,20 @@ def test_the_guard_finds_non_finite_inputs():
     assert guard.seen == 2
 
 
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01}])
-def test_generating_from_unequal_prompts(model, options):
-    with FiniteInputs() as guard:
-        list(generate(model, PROMPTS, 5, **options))
-    assert guard.seen > 100
-
-
-def test_an_endless_text_and_a_prompt_in_chunks(model, monkeypatch):
+@pytest.mark.parametrize(
+    ("prompts", "new", "options"),
+    [
+        (PROMPTS, 5, {}),
+        (PROMPTS, 5, {"use_cache": False}),
+        (PROMPTS, 5, {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01}),
+        (PROMPTS[2:3], 40, {"endless": True}),
+    ],
+)
+def test_generating_from_unequal_prompts_in_chunks_and_endlessly(model, monkeypatch, prompts, new, options):
     monkeypatch.setattr("model.generation.CHUNK", 5)
     with FiniteInputs() as guard:
-        list(generate(model, PROMPTS[2:3], 40, endless=True))
+        list(generate(model, prompts, new, **options))
     assert guard.seen > 100
-
-
-def test_the_prefill_of_a_compiled_network(model):
-    network = for_decoding(model).eval()
-    with FiniteInputs() as guard:
-        network.hidden(torch.tensor(PROMPTS[2:3]), 0, KVCache(model.args, dtype=model.norm.weight.dtype))
-    assert guard.seen > 20
 
 
 def test_weights_in_eight_bits(small_model, processor, tmp_path):

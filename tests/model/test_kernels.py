@@ -62,44 +62,60 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
 
 
-@pytest.mark.parametrize(
-    ("processor", "dtype", "T", "S", "training", "chosen"),
-    [
-        ("native", torch.bfloat16, 9, 9, True, "blockwise"),
-        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS, True, "blockwise"),
-        ("amx", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, True, "fused"),
-        ("native", torch.bfloat16, 9, kernels.MAX_TRAINING_KEYS + 1, False, "blockwise"),
-        ("amx", torch.bfloat16, 9, 9, False, "fused"),
-        ("emulated", torch.bfloat16, 9, 9, True, "fused"),
-        ("native", torch.bfloat16, 1, 9, False, "fused"),
-        ("native", torch.float32, 9, 9, True, "fused"),
-        ("native", torch.float16, 9, 9, False, "fused"),
-    ],
-)
-def test_which_attention_is_chosen(monkeypatch, processor, dtype, T, S, training, chosen):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+def attention_choice(processor, dtype, T, S, training=False):
     with torch.set_grad_enabled(training):
-        assert kernels.choose_attention(torch.randn(1, 6, T, D).to(dtype), S) is kernels.ATTENTION[chosen]
+        chosen = kernels.choose_attention(torch.randn(1, 6, T, D).to(dtype), S)
+    return next(name for name, way in kernels.ATTENTION.items() if way is chosen)
+
+
+def linear_choice(processor, dtype, rows, weights=1_000_000):
+    chosen = kernels.choose_linear(torch.empty(rows, 1, 1000, dtype=dtype), torch.empty(weights // 1000, 1000))
+    return next(name for name, way in kernels.LINEAR.items() if way is chosen)
+
+
+def int8_choice(processor, columns, rows, group=None):
+    scales = quantize(torch.randn(3, columns), group).scales
+    chosen = kernels.choose_int8(torch.randn(rows, 1, columns).bfloat16(), scales)
+    return next(name for name, way in kernels.INT8.items() if way is chosen)
+
+
+LONG, SLICED, PACKED = kernels.MAX_TRAINING_KEYS, kernels.MAX_SLICED_ROWS, kernels.MAX_PACKED_ROWS
+FLOAT, BFLOAT = torch.float32, torch.bfloat16
 
 
 @pytest.mark.parametrize(
-    ("processor", "dtype", "rows", "compiling", "chosen"),
+    ("choice", "arguments", "compiling", "chosen"),
     [
-        ("emulated", torch.float32, 1, False, "slices"),
-        ("native", torch.float32, 1, False, "F.linear"),
-        ("native", torch.float32, 1, True, "mv"),
-        ("emulated", torch.float32, kernels.MAX_SLICED_ROWS, True, "slices"),
-        ("emulated", torch.float32, kernels.MAX_SLICED_ROWS + 1, False, "F.linear"),
-        ("native", torch.bfloat16, 1, False, "F.linear"),
-        ("amx", torch.bfloat16, 1, False, "mv"),
-        ("amx", torch.bfloat16, 2, True, "F.linear"),
-        ("emulated", torch.bfloat16, 1, True, "mv"),
+        (attention_choice, ("amx", BFLOAT, 9, LONG, True), False, "blockwise"),
+        (attention_choice, ("amx", BFLOAT, 9, LONG + 1, True), False, "fused"),
+        (attention_choice, ("native", BFLOAT, 9, LONG + 1), False, "blockwise"),
+        (attention_choice, ("amx", BFLOAT, 9, 9), False, "fused"),
+        (attention_choice, ("emulated", BFLOAT, 9, 9, True), False, "fused"),
+        (attention_choice, ("native", BFLOAT, 1, 9), False, "fused"),
+        (attention_choice, ("native", FLOAT, 9, 9, True), False, "fused"),
+        (linear_choice, ("emulated", FLOAT, SLICED), True, "slices"),
+        (linear_choice, ("emulated", FLOAT, SLICED + 1), False, "F.linear"),
+        (linear_choice, ("native", FLOAT, 1), False, "F.linear"),
+        (linear_choice, ("native", FLOAT, 1), True, "mv"),
+        (linear_choice, ("native", BFLOAT, 1), False, "F.linear"),
+        (linear_choice, ("amx", BFLOAT, 1), False, "mv"),
+        (linear_choice, ("amx", BFLOAT, 2), True, "F.linear"),
+        (linear_choice, ("emulated", BFLOAT, 1), False, "mv"),
+        (linear_choice, ("avx512", BFLOAT, 1), False, "mv"),
+        (linear_choice, ("avx512", FLOAT, 1), True, "F.linear"),
+        (linear_choice, ("avx512", FLOAT, 1, 999_000), True, "mv"),
+        (int8_choice, ("native", 64, 1), True, "elementwise"),  # the compiler has wide instructions for it
+        (int8_choice, ("emulated", 64, 1), True, "packed"),  # it has none
+        (int8_choice, ("native", 64, 1, 8), True, "dequantized"),  # the others cannot take groups
+        (int8_choice, ("emulated", 40, 1), True, "dequantized"),  # PyTorch's product cannot take a row of 40 numbers
+        (int8_choice, ("native", 64, PACKED), False, "packed"),
+        (int8_choice, ("native", 64, PACKED + 1), False, "dequantized"),
     ],
 )
-def test_which_product_is_chosen(monkeypatch, processor, dtype, rows, compiling, chosen):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+def test_which_way_is_chosen(monkeypatch, choice, arguments, compiling, chosen):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[arguments[0]])
     monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    assert kernels.choose_linear(torch.randn(rows, 1, 24).to(dtype)) is kernels.LINEAR[chosen]
+    assert choice(*arguments) == chosen
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -112,15 +128,6 @@ def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch,
         q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
         found = kernels.attend(q.requires_grad_(training), k, v)
         torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
-
-
-def test_hidden_keys_have_no_influence():
-    q, k, v = queries_keys_values(1, 6, 2, 5, 9)
-    other = [t.clone() for t in (k, v)]
-    for t in other:
-        t[:, :, -1] = 100.0  # the last query alone sees it
-    for way in [*kernels.ATTENTION.values(), attention]:
-        assert torch.equal(way(q, k, v, None)[:, :, :-1], way(q, *other, None)[:, :, :-1])
 
 
 def test_scores_of_large_numbers_do_not_overflow_in_bfloat16():
@@ -144,43 +151,13 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
         x = torch.randn(shape).to(dtype)
         expected = F.linear(x.double(), weight.double()).to(dtype)
         ways = {name: way for name, way in kernels.LINEAR.items() if name != "mv" or x.numel() == 24}
-        for name, way in {**ways, "chosen": kernels.linear}.items():
+        ways |= {"chosen": kernels.linear, "compiled": torch.compile(kernels.linear, backend="eager")}
+        for name, way in ways.items():
             found = way(x, weight)
             assert found.shape == expected.shape, (name, shape)
             assert found.dtype == dtype, (name, shape)
             assert found.is_contiguous(), "rotation views two numbers as one complex one"
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("rows", [1, 2, 5])
-def test_products_are_the_same_when_they_are_compiled(dtype, rows):
-    weight, x = torch.randn(32, 24).to(dtype), torch.randn(rows, 1, 24).to(dtype)
-    found = torch.compile(kernels.linear, backend="eager")(x, weight)
-    torch.testing.assert_close(found, F.linear(x, weight), rtol=2e-2 if dtype == torch.bfloat16 else 1e-5, atol=1e-4)
-
-
-@pytest.mark.parametrize(
-    ("processor", "columns", "rows", "group", "compiling", "chosen"),
-    [
-        ("native", 64, 1, None, True, "elementwise"),  # the compiler has wide instructions for it
-        ("emulated", 64, 1, None, True, "packed"),  # it has none
-        ("native", 64, 1, 8, True, "dequantized"),  # the others cannot take groups
-        ("emulated", 40, 1, None, True, "dequantized"),  # PyTorch's product cannot take a row of 40 numbers
-        ("native", 64, 1, None, False, "packed"),
-        ("native", 64, kernels.MAX_PACKED_ROWS, None, False, "packed"),
-        ("native", 64, kernels.MAX_PACKED_ROWS + 1, None, False, "dequantized"),
-        ("native", 64, 2, None, True, "packed"),
-        ("native", 40, 1, None, False, "dequantized"),
-        ("native", 64, 1, 8, False, "dequantized"),
-    ],
-)
-def test_which_eight_bit_product_is_chosen(monkeypatch, processor, columns, rows, group, compiling, chosen):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    scales = quantize(torch.randn(3, columns), group).scales
-    x = torch.randn(rows, 1, columns).bfloat16()
-    assert kernels.choose_int8(x, scales) is kernels.INT8[chosen]
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)

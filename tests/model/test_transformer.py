@@ -64,44 +64,31 @@ def test_state_dict_has_metas_names_and_no_table(small_args):
     block = ["attention.wq", "attention.wk", "attention.wv", "attention.wo"]
     block += ["feed_forward.w1", "feed_forward.w2", "feed_forward.w3", "attention_norm", "ffn_norm"]
     names = {f"layers.{n}.{name}.weight" for n in (0, 1) for name in block}
-    names |= {"tok_embeddings.weight", "norm.weight"}
-    assert set(Transformer(small_args()).state_dict()) == names | {"output.weight"}
+    names |= {"tok_embeddings.weight", "norm.weight", "output.weight"}
+    assert set(Transformer(small_args()).state_dict()) == names
     tied = Transformer(small_args(tie_embeddings=True))
-    assert set(tied.state_dict()) - {"output.weight"} == names
-    assert sum(p.numel() for p in Transformer(small_args()).parameters()) - 37 * 48 == sum(
-        p.numel() for p in tied.parameters()
-    )
+    assert {name for name, _ in tied.named_parameters()} == names - {"output.weight"}
 
 
 # Positions
 
 
-@pytest.mark.parametrize("cast", CASTS, ids=list(CASTS))
-def test_the_table_survives_every_cast(small_args, cast):
-    args = small_args(max_seq_len=520, rope_theta=20000.0)
-    fresh = precompute_freqs_cis(args.head_dim, 520, 20000.0)
-    model = CASTS[cast](Transformer(args))
-    assert model.freqs_cis.dtype == torch.complex64
-    assert torch.equal(model.freqs_cis, fresh)
-    assert not torch.equal(model.freqs_cis[511], model.freqs_cis[512])
-    assert torch.equal(copy.deepcopy(model).freqs_cis, fresh)
-
-
-def test_positions_511_and_512_differ_in_low_precision(small_model):
+@pytest.mark.parametrize("cast", [*CASTS, "autocast"])
+@torch.no_grad()
+def test_the_table_survives_every_cast_and_positions_511_and_512_differ(small_model, cast):
     """The layer-0 keys of one token at neighbouring positions differ by one rotation, under every cast and autocast."""
-    model = small_model(max_seq_len=520)
-    keys = {}
-    for cast in (None, *CASTS, "autocast"):
-        copied = CASTS.get(cast, lambda m: m)(copy.deepcopy(model))
-        cache = KVCache(model.args)
-        with torch.no_grad(), torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast == "autocast"):
-            for position in (511, 512):
-                copied(torch.tensor([[5]]), start_pos=position, cache=cache)
-        keys[cast] = cache.layers[0].keys[0, :, 511:513]  # (K, 2, D)
-    exact = keys.pop(None)
-    assert (exact[:, 0] - exact[:, 1]).abs().max() > 0.5
-    for cast, low in keys.items():
-        assert (low - exact).abs().max() < 0.05 * exact.abs().max(), cast
+    exact = small_model(max_seq_len=520, rope_theta=20000.0)
+    model = CASTS.get(cast, lambda m: m)(copy.deepcopy(exact))
+    assert model.freqs_cis.dtype == torch.complex64
+    assert torch.equal(model.freqs_cis, precompute_freqs_cis(10, 520, 20000.0))
+    caches = KVCache(exact.args), KVCache(exact.args)
+    for position in (511, 512):
+        exact(torch.tensor([[5]]), start_pos=position, cache=caches[0])
+        with torch.autocast("cpu", dtype=torch.bfloat16, enabled=cast == "autocast"):
+            model(torch.tensor([[5]]), start_pos=position, cache=caches[1])
+    keys, low = (cache.layers[0].keys[0, :, 511:513] for cache in caches)  # (K, 2, D)
+    assert (keys[:, 0] - keys[:, 1]).abs().max() > 0.5
+    assert (low - keys).abs().max() < 0.05 * keys.abs().max()
 
 
 @pytest.mark.parametrize("how", ["to_empty", "assign"])
@@ -127,16 +114,9 @@ def test_the_context_ends_exactly_at_max_seq_len(small_model):
     cache = KVCache(model.args)
     for start, T in ((0, 24), (23, 1)):
         assert torch.isfinite(model(torch.zeros(1, T, dtype=torch.long), start_pos=start, cache=cache)).all()
-    refused = [(0, 25), (23, 2), (24, 1), (1000, 1), (-1, 1), (-2, 4), (0, 0), (24, 0)]
-    for start, T in refused:
-        tokens = torch.zeros(1, T, dtype=torch.long)
-        with pytest.raises(ValueError, match="start_pos") as caught:
-            model(tokens, start_pos=start, cache=cache)
-        message = str(caught.value)
-        assert "\n" not in message
-        assert str(start) in message
-        assert f"T = {T}" in message
-        assert "24" in message
+    for start, T in [(0, 25), (23, 2), (24, 1), (1000, 1), (-1, 1), (-2, 4), (0, 0), (24, 0)]:
+        with pytest.raises(ValueError, match=f"^start_pos {start} with T = {T} new tokens: .* the 24 positions.*$"):
+            model(torch.zeros(1, T, dtype=torch.long), start_pos=start, cache=cache)
     with pytest.raises(ValueError, match="24"):
         model(torch.zeros(1, 25, dtype=torch.long))
     with pytest.raises(ValueError, match="cache"):
@@ -186,18 +166,6 @@ def test_logits_do_not_depend_on_later_tokens(small_model, start):
         after = model(changed, **options)
         torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
         assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # but on these they do
-
-
-def test_every_token_depends_on_all_earlier_ones(small_model):
-    model = small_model()
-    influence = torch.zeros(12, 12)
-    model.tok_embeddings.register_forward_hook(lambda module, inputs, out: out.retain_grad() or embedded.append(out))
-    for t in range(12):
-        embedded: list[torch.Tensor] = []
-        model(torch.arange(12)[None])[0, t].square().sum().backward()
-        influence[t] = embedded[0].grad[0].abs().amax(-1)
-    assert (influence.tril() > 0).equal(torch.ones(12, 12).tril() > 0)
-    assert torch.equal(influence.triu(1), torch.zeros(12, 12))
 
 
 # Numerics and initialisation
@@ -263,16 +231,6 @@ def test_every_parameter_gets_a_gradient(small_model):
         for name, weight in model.named_parameters():
             assert weight.grad is not None, name
             assert weight.grad.abs().max() > 0, name
-
-
-@torch.no_grad()
-def test_logits_are_computed_from_hidden_states(small_model):
-    model = small_model()
-    tokens = torch.randint(37, (2, 9))
-    h = model.hidden(tokens)
-    assert h.shape == (2, 9, 48)
-    assert torch.equal(model.logits(h), model(tokens))
-    torch.testing.assert_close(model.logits(h[:, -1]), model(tokens)[:, -1])
 
 
 def test_compiles_in_one_graph_without_complex_products(small_model):

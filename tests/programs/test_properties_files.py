@@ -1,9 +1,6 @@
 """Every reader of files: a damaged file is either read or refused with a ValueError that has a message."""
 
-import json
-import os
 import shutil
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -16,13 +13,11 @@ from training_helpers import trainer
 
 from model import ModelArgs
 from model.cli import read_toml
-from model.decoding.prompts import read_texts
 from model.text import llama2c_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
-from model.weights.tensors import read_header
 from study.positions import build_scheme
 from study.topic import open_model
 
@@ -48,7 +43,7 @@ def read_run(path: Path) -> None:
 
 READERS = {
     "hf": (read_checkpoint, ["config.json", "generation_config.json", "model.safetensors", "tokenizer.model"]),
-    "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"]),
+    "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model-00001-of-00001.safetensors"]),
     "meta": (read_checkpoint, ["params.json", "consolidated.00.pth"]),
     "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
@@ -67,10 +62,7 @@ def sound(tmp_path_factory) -> Path:
     tokenizer = load_tokenizer(hf)
     shutil.copytree(hf, other)
     (other / "tokenizer.model").unlink()
-    shard = "model-00001-of-00001.safetensors"
-    (other / "model.safetensors").rename(other / shard)
-    index = {"metadata": {}, "weight_map": dict.fromkeys(read_header(other / shard), shard)}
-    (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    (other / "model.safetensors").rename(other / "model-00001-of-00001.safetensors")
     by_meta.mkdir()
     meta.save(model, by_meta)
     shutil.copy(hf / "tokenizer.model", by_meta)
@@ -117,21 +109,3 @@ def test_a_damaged_file_is_read_or_refused(sound, place, file, damage):
 @given(damage=broken_json())
 def test_a_file_with_a_changed_json_value_is_read_or_refused(sound, place, file, damage):
     try_to_read(sound, place, file, damage)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-@pytest.mark.parametrize(("place", "file"), CASES)
-def test_reading_does_not_block_on_a_named_pipe(sound, tmp_path, place, file):
-    copy = Path(shutil.copytree(sound / place.split("/")[0], tmp_path / "copy"))
-    pipe = copy / Path(file).name
-    pipe.unlink()
-    os.mkfifo(pipe)
-    with suppress(ValueError):  # optional files are ignored instead
-        READERS[place][0](copy / "model.bin" if place.startswith("llama2c") else copy)
-
-
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="POSIX only")
-def test_a_prompt_file_that_is_a_named_pipe_is_refused(tmp_path):
-    os.mkfifo(tmp_path / "prompts")
-    with pytest.raises(ValueError, match="is not a file"):
-        read_texts([], tmp_path / "prompts")
