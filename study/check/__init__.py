@@ -22,7 +22,7 @@ from typing import Annotated
 from ..topic import Report
 from .calls import FUNCTIONS
 from .process import judge_files
-from .verdict import GOOD, Verdict
+from .verdict import GOOD
 
 
 def check(
@@ -45,30 +45,25 @@ def check(
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds is {seconds:g}: give a number above 0")
     verdicts = judge_files(python_files(file), seconds)
-    judged = [verdict for verdict in verdicts if verdict.function in FUNCTIONS]
+    judged = {verdict.function for verdict in verdicts} & set(FUNCTIONS)
     if not judged:
-        problem = next((verdict.problem for verdict in verdicts if verdict.outcome == "unloaded"), "")
-        if problem:
-            raise ValueError(problem)
+        problems = [verdict.problem for verdict in verdicts if verdict.problem]
         names = ", ".join(FUNCTIONS)
-        raise ValueError(f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete")
+        nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
+        raise ValueError((problems or [nothing])[0])
     lines = [line for verdict in verdicts for line in verdict.lines(hint)]
-    absent = [name for name in FUNCTIONS if name not in {verdict.function for verdict in judged}]
+    absent = [name for name in FUNCTIONS if name not in judged]
     if absent:
         lines.append(f"not found: {', '.join(absent)}")
-    return Report(["\n".join(lines)], code=int(any(is_bad(verdict) for verdict in verdicts)))
-
-
-def is_bad(verdict: Verdict) -> bool:
-    return verdict.outcome not in (*GOOD, "unwritten", "loaded")
+    is_good = all(verdict.outcome in (*GOOD, "unwritten", "loaded") for verdict in verdicts)
+    return Report(["\n".join(lines)], code=int(not is_good))
 
 
 def python_files(path: Path) -> list[Path]:
     if not path.is_dir():
         path.open("rb").close()  # an OSError names the file
         return [path]
-    order = ("rope", "cache", "attention")  # of the exercise
-    files = sorted(path.glob("*.py"), key=lambda file: (order.index(file.stem) if file.stem in order else 9, file.stem))
+    files = sorted(path.glob("*.py"))
     if not files:
         command = f"python -m study exercise {quote(path.as_posix())}"
         raise ValueError(f"{path} has no Python file: {command} writes files to complete")

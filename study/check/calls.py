@@ -20,7 +20,6 @@ FUNCTIONS = (
     "KVCache",
     "attention",
 )
-LOCALS_SHOWN = 6  # in the message of an exception
 
 # The names that readers give to an argument. An argument of another name is passed by its place.
 NAMES = {
@@ -62,23 +61,23 @@ class Caller:
 
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
-        self.order = written_order(function, names) or tuple(range(len(names)))
+        found = roles_of(function, names)[: len(names)]  # if they do not say, the order is that of ``names``
+        self.order = [names.index(role) for role in (found if sorted(found) == sorted(names) else names)]
         self.overwritten: list[str] = []  # arguments that a call has changed
 
     def __call__(self, *given: Any) -> Any:
         """The returned value. Raises Raised, or Unwritten if the code does not exist yet."""
-        copies = [duplicate(x) for x in given]
-        order = [place for place in self.order if place < len(given)]
+        copies = copied(given)
         try:
-            with torch.enable_grad():
-                value = self.function(*(copies[place] for place in order))
-            value = copy_to_cpu(value)
+            # A copy, because later calls may overwrite a returned tensor.
+            value = copied(self.function(*(copies[place] for place in self.order if place < len(given))))
         except BaseException as error:  # SystemExit too
-            if isinstance(error, NotImplementedError) and self._is_unwritten(error):
+            if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
             raise Raised(describe(error, self.path, zip(self.names, given)), error) from error
         for name, x, copy in zip(self.names, given, copies):
-            if name not in self.overwritten and not unchanged(x, copy):
+            pairs = zip(tensors_of(x), tensors_of(copy), strict=True)
+            if name not in self.overwritten and not all(torch.equal(*pair) for pair in pairs):
                 self.overwritten.append(name)
         return value
 
@@ -91,21 +90,15 @@ class Caller:
 
     def order_finding(self, function: str) -> list[Finding]:
         """A finding if the signature has the arguments in another order than the callers."""
-        if self.order == tuple(range(len(self.names))):
+        if self.order == sorted(self.order):
             return []
-        yours = ", ".join(inspect.signature(self.function).parameters)
-        expected = ", ".join(self.names)
+        yours, expected = ", ".join(inspect.signature(self.function).parameters), ", ".join(self.names)
         return [Finding(f"The order of the arguments of {function}", f"({yours})", f"({expected})", FAULTS["ORDER"])]
 
     def overwritten_finding(self) -> list[Finding]:
         if not self.overwritten:
             return []
         return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", FAULTS["CHANGED"])]
-
-    def _is_unwritten(self, error: BaseException) -> bool:
-        """Whether a ``raise NotImplementedError`` in the file raised it. torch also does, for unsupported dtypes."""
-        last = traceback.extract_tb(error.__traceback__)[-1]
-        return last.filename == str(self.path) and "NotImplementedError" in str(last.line)
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -124,90 +117,50 @@ def required(function: Callable[..., Any]) -> int:
 
 def roles_of(function: Callable[..., Any], roles: Iterable[str]) -> list[str]:
     """The role of each positional parameter according to its name, empty if it has none of these roles."""
-    found = []
-    for parameter in parameters(function):
-        found.append(next((role for role in roles if parameter.name in NAMES[role]), ""))
-    return found
-
-
-def written_order(function: Callable[..., Any], names: Sequence[str]) -> tuple[int, ...] | None:
-    """The places of ``names`` in the order in which the reader's signature has them; None if its names do not say."""
-    found = roles_of(function, names)[: len(names)]
-    return tuple(names.index(role) for role in found) if sorted(found) == sorted(names) else None
+    return [next((role for role in roles if each.name in NAMES[role]), "") for each in parameters(function)]
 
 
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
     """File, line, type and message on one line, with the shapes of the arguments and of the local tensors there."""
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename or path} line {error.lineno}" if error.lineno else str(path)
-        return f"{place}: {type(error).__name__}: {error.msg}"
-    frames = [(frame, line) for frame, line in traceback.walk_tb(error.__traceback__) if is_from(frame, path)]
-    text = f"{path} line {frames[-1][1]}" if frames else str(path)
-    message = " ".join(str(error).split())[:300]
-    if isinstance(error, EOFError) and not message:
-        message = "input() has nothing to read during the check"
-    text += f": {type(error).__name__}" + (f": {message}" if message else "")
+    frames = [each for each in traceback.walk_tb(error.__traceback__) if each[0].f_code.co_filename == str(path)]
+    line = frames[-1][1] if frames else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    message = " ".join(str(getattr(error, "msg", error)).split())[:300]
+    text = f"{path}{f' line {line}' if line else ''}: {type(error).__name__}{f': {message}' if message else ''}"
     called_with = named_shapes(given)
     if called_with:
         text += f"; called with {called_with}"
-    if frames and called_with:
-        variables = [item for item in frames[-1][0].f_locals.items() if not item[0].startswith("_")]
-        there = named_shapes(variables[-LOCALS_SHOWN:])
-        if there and there != called_with:
-            text += f"; there {there}"
+        there = named_shapes(frames[-1][0].f_locals.items()) if frames else ""
+        text += f"; there {there}" if there not in ("", called_with) else ""
     return text
-
-
-def is_from(frame: Any, path: Path) -> bool:
-    return frame.f_code.co_filename == str(path)
 
 
 def named_shapes(variables: Iterable[tuple[str, Any]]) -> str:
     """``xq (1, 2, 1, 2), T 2``: tensors by their shapes, and numbers; other values are left out."""
-    return ", ".join(f"{name} {shape_of(value)}" for name, value in variables if shape_of(value))
-
-
-def shape_of(value: Any) -> str:
-    """The shape of a tensor, the shapes of a tuple of tensors, or a number; empty for any other value."""
-    if isinstance(value, Tensor):
-        return str(tuple(value.shape))
-    if isinstance(value, bool | int | float):
-        return str(value)
-    if isinstance(value, tuple | list) and value and all(isinstance(x, Tensor) for x in value):
-        return " and ".join(shape_of(x) for x in value)
-    return ""
+    shown = [(name, kind(value)) for name, value in variables if isinstance(value, int | float) or tensors_of(value)]
+    return ", ".join(f"{name} {shape}" for name, shape in shown)
 
 
 def kind(value: Any) -> str:
-    """The shape of a tensor or of a tuple of tensors, the type of any other value."""
-    if isinstance(value, Tensor) or (isinstance(value, tuple | list) and value):
-        return shape_of(value) or f"{type(value).__name__} of {len(value)}"
-    return type(value).__name__
-
-
-def duplicate(value: Any) -> Any:
+    """The shape of a tensor, the shapes of a tuple of tensors, a number, or the type of any other value."""
     if isinstance(value, Tensor):
-        return value.clone() if not value.requires_grad else value
+        return str(tuple(value.shape))
+    if isinstance(value, tuple | list) and value:
+        return " and ".join(map(kind, value)) if len(value) < 4 else f"{type(value).__name__} of {len(value)}"
+    return str(value) if isinstance(value, int | float) else type(value).__name__
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """A tensor, or the tensors of a tuple or list."""
     if isinstance(value, tuple | list):
-        return type(value)(duplicate(item) for item in value)
-    return value
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return [value] if isinstance(value, Tensor) else []
 
 
-def unchanged(value: Any, copy: Any) -> bool:
-    if isinstance(value, Tensor):
-        return value.shape == copy.shape and torch.equal(value, copy)
+def copied(value: Any) -> Any:
+    """A copy on the CPU of a tensor, or of those of a tuple or list. One with a gradient is not copied."""
     if isinstance(value, tuple | list):
-        return len(value) == len(copy) and all(unchanged(x, y) for x, y in zip(value, copy))
-    return True
-
-
-def copy_to_cpu(value: Any) -> Any:
-    """A copy with its tensors dense and on the CPU, because later calls may overwrite a returned tensor."""
-    if isinstance(value, tuple | list):
-        copies = [copy_to_cpu(item) for item in value]
-        return copies if type(value) is list else tuple(copies)
-    if not isinstance(value, Tensor):
-        return value
-    if value.is_meta:
-        raise ValueError("it returns a tensor on the meta device, which has no numbers")
-    return (value if value.layout == torch.strided else value.to_dense()).cpu().clone()
+        items = [copied(item) for item in value]
+        return items if isinstance(value, list) else tuple(items)
+    return value.cpu().clone() if isinstance(value, Tensor) and not value.requires_grad else value

@@ -4,8 +4,9 @@
 """
 
 import tomllib
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Fault(NamedTuple):
@@ -20,3 +21,8 @@ class Fault(NamedTuple):
 
 TEXT = Path(__file__).with_suffix(".toml").read_text(encoding="utf-8")
 FAULTS = {key: Fault(**texts) for key, texts in tomllib.loads(TEXT).items()}
+
+
+def in_common(rules: Iterable[tuple[Fault, Callable[..., bool]]], cases: Sequence[tuple[Any, ...]]) -> Fault | None:
+    """The fault of the first rule that holds for all cases."""
+    return next((fault for fault, rule in rules if cases and all(rule(*case) for case in cases)), None)

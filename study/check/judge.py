@@ -13,47 +13,56 @@ from model.config import ModelArgs
 from . import attention as attentions
 from . import cache, mask, reshape, rotation, table
 from .calls import Caller, Raised, Unwritten
-from .forms import FORMS, Conventions, angles, read_table, unit
+from .forms import FORMS, Conventions, angles, unit
 from .reader import Reader
 from .verdict import Finding, Verdict
 
 TOGETHER = "all together"
-MEASURES: dict[str, tuple[Callable[[Caller, Conventions], Iterator[Finding]], tuple[str, ...], int]] = {
+
+
+def measure_cache(call: Caller, conventions: Conventions) -> Iterator[Finding]:
+    for names in (("args", "batch_size"), cache.VALUES[1:5]):  # of the constructor
+        yield from Caller(call.function, names, call.path).order_finding("KVCache")
+    yield from cache.measure(call, conventions)
+
+
+Measure = Callable[[Caller, Conventions], Iterator[Finding | str]]
+MEASURES: dict[str, tuple[Measure, tuple[str, ...], int]] = {
     "precompute_freqs_cis": (table.measure, table.ARGUMENTS, 4),
     "reshape_for_broadcast": (reshape.measure, reshape.ARGUMENTS, 6),
     "apply_rotary_emb": (rotation.measure, rotation.ARGUMENTS, 5),
     "causal_mask": (mask.measure, mask.ARGUMENTS, 8),
-    "KVCache": (cache.measure, (), 8),
+    "KVCache": (measure_cache, (), 8),
     "attention": (attentions.measure, attentions.ARGUMENTS, 7),
 }
 
 
 def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
-    """The verdict on one function; its form and layout, and that it is right, are added to the conventions.
+    """The verdict on one function or on all TOGETHER; what it shows is added to the conventions.
 
     Functions of the reader that are not right are replaced by ours, so that each mistake is reported once.
     """
-    measure, names, step = MEASURES[function]
-    written, path = reader.find(function)
-    caller = Caller(written, names, path)
-    findings: list[Finding] = []
-    verdict = Verdict(function, "right", findings=findings, step=step)
+    if function == TOGETHER:
+        verdict, found = Verdict(TOGETHER, "right", step=6), measure_together(reader, conventions)
+    else:
+        measure, names, step = MEASURES[function]
+        written, path = reader.functions()[function]
+        reader.replace(counterparts(conventions), {function, *conventions.right})
+        verdict, found = Verdict(function, "right", step=step), measure(Caller(written, names, path), conventions)
     try:
-        with reader.replaced(counterparts(conventions), {function, *conventions.right}):
-            for finding in measure(caller, conventions):
-                findings.append(finding)
-            if not findings:
-                verdict.remarks = remarks(function, caller, conventions)
+        for each in found:
+            if isinstance(each, str):
+                verdict.remarks.append(each)
+            else:
+                verdict.findings.append(each)
     except Unwritten:
         return Verdict(function, "unwritten")
     except Raised as raised:
         verdict.problem = str(raised)
-    except table.ShapeError as error:
-        findings.append(error.finding)
     except Exception as error:  # raised here, by a result of an unexpected type
         problem = f"its result cannot be judged: {type(error).__name__}: {error}"
         return Verdict(function, "stopped", " ".join(problem.split())[:300])
-    if findings:
+    if verdict.findings:
         verdict.outcome = "wrong"
     elif verdict.problem:
         verdict.outcome = "raised"
@@ -62,14 +71,6 @@ def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
         layout = {"apply_rotary_emb": conventions.layout, "attention": conventions.attention_layout}.get(function)
         verdict.outcome = "half-split" if layout == "halves" else "right"
     return verdict
-
-
-def remarks(function: str, caller: Caller, conventions: Conventions) -> list[str]:
-    if function == "precompute_freqs_cis":
-        return list(table.remarks(caller))
-    if function == "apply_rotary_emb" and conventions.table:
-        return list(rotation.remarks(caller, conventions.table))
-    return []
 
 
 def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
@@ -81,16 +82,12 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
 
     def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, Tensor]:
         """Rotate by the table, which is one argument or two, passed by position or by name."""
-        parts = [*table, *named.values()]
-        read = read_table(parts[0] if len(parts) == 1 else tuple(parts), xq.shape[3], xq.shape[1])
-        if read is None or len(read.parts) != 2 or xk.shape[1] != xq.shape[1]:
-            shapes = " and ".join(str(tuple(part.shape)) for part in parts if isinstance(part, Tensor))
-            raise ValueError(
-                f"apply_rotary_emb is called with xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {shapes}: "
-                "it needs (B, T, H, D), (B, T, K, D) and a table of T rows"
-            )
-        swapped = read.form is not None and read.form.sin_first != form.sin_first  # guessed, but the form is known
-        angle = torch.complex(*(read.parts[::-1] if swapped else read.parts)).angle()
+        parts = (*table, *named.values())
+        angle = form.read(parts[0] if len(parts) == 1 else parts).angle()
+        if not xq.shape[1] == xk.shape[1] == len(angle):
+            shapes = f"xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {len(angle)} rows"
+            needed = "(B, T, H, D), (B, T, K, D) and a table of T rows"
+            raise ValueError(f"apply_rotary_emb is called with {shapes}: it needs {needed}")
         return rotation.rotated(xq, angle, layout).type_as(xq), rotation.rotated(xk, angle, layout).type_as(xk)
 
     def attend(xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Any, mask: Tensor) -> Tensor:
@@ -113,51 +110,40 @@ CHUNK = 4  # tokens of the first of two chunks; the second has T - CHUNK
 DISAGREE = "Each function is right alone, so two of them disagree: look at the form of the table and at the layout."
 
 
-def judge_together(reader: Reader, conventions: Conventions) -> Verdict:
+def measure_together(reader: Reader, conventions: Conventions) -> Iterator[Finding | str]:
     """All functions that are right alone, with ours in place of the missing ones: a text at once and in two chunks."""
-    layouts = {conventions.layout, conventions.attention_layout or conventions.layout}
-    if {"apply_rotary_emb", "attention"} <= conventions.right and len(layouts) > 1:
+    layouts = [conventions.attention_layout or conventions.layout, conventions.layout]
+    if {"apply_rotary_emb", "attention"} <= conventions.right and layouts[0] != layouts[1]:
         sentence = "attention and apply_rotary_emb rotate the same pairs of channels"
-        yours = f"{conventions.attention_layout} and {conventions.layout}"
-        expected = f"{conventions.layout} and {conventions.layout}"
-        return Verdict(TOGETHER, "wrong", findings=[Finding(sentence, yours, expected)], remarks=[DISAGREE], step=6)
-    form, path = conventions.table or FORMS[0], next(iter(reader.modules))
-    functions = counterparts(conventions)
-    functions |= {name: reader.find(name)[0] for name in conventions.right}
+        yield Finding(sentence, " and ".join(layouts), f"{layouts[1]} and {layouts[1]}")
+        yield DISAGREE
+        return
+    form, ours, path = conventions.table or FORMS[0], counterparts(conventions), next(iter(reader.modules))
+    functions = ours | {name: function for name, (function, _) in reader.functions().items()}
+    table = functions["precompute_freqs_cis"](D, T)
     generator = torch.Generator().manual_seed(2)
     xq, xk, xv = (torch.randn(B, T, heads, D, generator=generator) for heads in (H, K, K))
+    right = ours["attention"](xq, xk, xv, form.write(unit(angles(D, T, 10000.0))), mask.visible(0, T))
 
     def at_once() -> Any:
-        rows = form.rows(functions["precompute_freqs_cis"](D, T), 0, T)
-        return functions["attention"](xq.clone(), xk.clone(), xv.clone(), rows, functions["causal_mask"](0, T))
+        return functions["attention"](xq, xk, xv, form.rows(table, 0, T), functions["causal_mask"](0, T))
 
     def in_chunks() -> Any:
         """Attention of the second chunk to the keys that the cache returns, with the reader's mask."""
         caches = cache.Caches(functions["KVCache"], Caller(functions["KVCache"], (), path), ARGS)
-        table = functions["precompute_freqs_cis"](D, T)
         rotate = rotation.with_table(functions["apply_rotary_emb"], form)
         for start, end in ((0, CHUNK), (CHUNK, T)):
-            chunk = slice(start, end)
-            q, k = rotate(xq[:, chunk].clone(), xk[:, chunk].clone(), form.rows(table, start, end))
-            keys, values = caches.update(1, start, k.transpose(1, 2), xv[:, chunk].transpose(1, 2))
-            visible = functions["causal_mask"](start, end - start)
-        q = q.transpose(1, 2)  # (B, H, T - CHUNK, D)
-        return attention(q.double(), keys.double(), values.double(), visible).transpose(1, 2)
+            q, k = rotate(xq[:, start:end], xk[:, start:end], form.rows(table, start, end))
+            keys, values = caches.update(1, start, k.transpose(1, 2), xv[:, start:end].transpose(1, 2))
+        visible = functions["causal_mask"](CHUNK, T - CHUNK)
+        return attention(q.transpose(1, 2), keys, values, visible).transpose(1, 2)
 
-    inputs = attentions.Inputs(xq, xk, xv, angles(D, T, 10000.0), torch.ones(T, T, dtype=torch.bool).tril())
-    right = inputs.right(conventions.layout)
-    ways = [
+    for way, compute, expected in (
         ("All tokens at once, attention(xq, xk, xv, table[0:6], mask)", at_once, right),
         ("In two chunks with the cache", in_chunks, right[:, CHUNK:]),
-    ]
-    for way, compute, wanted in ways:
-        try:
-            out = Caller(compute, (), path)()
-        except (Raised, Unwritten) as error:
-            return Verdict(TOGETHER, "raised", f"{way}: {error}")
-        difference = float((out.double().reshape(wanted.shape) - wanted).abs().max())
+    ):
+        difference = float((Caller(compute, (), path)().reshape(expected.shape) - expected).abs().max())
         if difference > 2e-2:  # allows a table in bfloat16
-            sentence = f"{way}, the largest difference from the formula"
-            finding = Finding(sentence, f"{difference:.4g}", "0")
-            return Verdict(TOGETHER, "wrong", findings=[finding], remarks=[DISAGREE], step=6)
-    return Verdict(TOGETHER, "right")
+            yield Finding(f"{way}, the largest difference from the formula", f"{difference:.4g}", "0")
+            yield DISAGREE
+            return

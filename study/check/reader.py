@@ -1,13 +1,10 @@
 """The reader's files as modules that find each other, and that no other module can import by mistake."""
 
-import __future__
-
 import ast
 import builtins
 import difflib
 import types
-from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -41,13 +38,11 @@ class Reader:
             statements = ast.parse(path.read_bytes(), str(path)).body
         except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
             statements, self.problems[path] = [], describe(error, path)
-        flags = 0
+        futures = [each for each in statements if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
         for statement in statements:
-            if isinstance(statement, ast.ImportFrom) and statement.module == "__future__":
-                for alias in statement.names:
-                    flags |= getattr(getattr(__future__, alias.name, None), "compiler_flag", 0)
-            try:
-                exec(compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True), vars(module))
+            try:  # each statement is compiled with the imports from __future__, which change its meaning
+                code = compile(ast.Module([*futures, statement], []), str(path), "exec", dont_inherit=True)
+                exec(code, vars(module))
             except BaseException as error:  # SystemExit too
                 self.problems.setdefault(path, describe(error, path))
         torch.set_default_device(None)  # our tensors are on the CPU
@@ -64,67 +59,36 @@ class Reader:
 
         return find
 
-    def find(self, function: str) -> tuple[Callable[..., Any], Path]:
-        """The function, and the file that defines it, preferred to one that imports it. Raises KeyError."""
-        standin = self.standins.get(function)
-        homes = []
-        for path, module in self.modules.items():
-            value = vars(module).get(function)
-            if callable(value) and value is not standin and not is_ours(value):
-                homes.append((getattr(value, "__module__", "") != path.stem, path))
-        if not homes:
-            raise KeyError(function)
-        _, path = min(homes, key=lambda home: home[0])
-        return vars(self.modules[path])[function], path
-
-    def defined(self) -> list[str]:
-        found = []
-        for function in FUNCTIONS:
-            try:
-                self.find(function)
-            except KeyError:
-                continue
-            found.append(function)
+    def functions(self) -> dict[str, tuple[Callable[..., Any], Path]]:
+        """The functions to judge, and for each the file that defines it, preferred to one that imports it."""
+        found: dict[str, tuple[Callable[..., Any], Path]] = {}
+        for name in FUNCTIONS:
+            for path, module in self.modules.items():
+                value = vars(module).get(name)
+                home = str(getattr(value, "__module__", ""))
+                is_ours = home.startswith(("model.", "study."))
+                if callable(value) and not is_ours and (name not in found or home == path.stem):
+                    found[name] = value, path
         return found
 
-    def similar(self, function: str) -> str:
-        """A message about the function whose name is most similar to the missing one; empty if none is similar."""
-        best, message = SIMILAR, ""
-        for path, module in self.modules.items():
-            for name, value in vars(module).items():
-                if name in FUNCTIONS or name.startswith("_") or getattr(value, "__module__", "") != path.stem:
-                    continue
-                similarity = difflib.SequenceMatcher(None, letters_of(name), letters_of(function)).ratio()
-                if callable(value) and similarity >= best:
-                    best, message = similarity, f"{path} defines {name}; rename it if it is meant to be {function}"
-        return message
+    def misspelt(self) -> dict[str, str]:
+        """A message for each missing function about the one that has the most similar name."""
+        others = {
+            name: path
+            for path, module in self.modules.items()
+            for name, value in vars(module).items()
+            if callable(value) and getattr(value, "__module__", "") == path.stem and not name.startswith("_")
+        }
+        messages = {}
+        for function in set(FUNCTIONS) - set(self.functions()):
+            for name in difflib.get_close_matches(function, others.keys() - set(FUNCTIONS), 1, SIMILAR):
+                messages[function] = f"{others[name]} defines {name}; rename it if it is meant to be {function}"
+        return messages
 
-    @contextmanager
-    def replaced(self, standins: dict[str, Callable[..., Any]], kept: Collection[str]) -> Iterator[None]:
+    def replace(self, standins: dict[str, Callable[..., Any]], kept: Collection[str]) -> None:
         """Replace the reader's functions, except ``kept``, under every name that refers to them."""
-        namespaces = [vars(module) for module in self.modules.values()]
-        functions = {name: [space[name] for space in namespaces if callable(space.get(name))] for name in standins}
-        kept_ids = {id(value) for name in kept for value in functions[name]}  # one function may have two names
-        ours: dict[int, Callable[..., Any]] = {}
-        for name, found in functions.items():
-            if name not in kept:
-                ours |= {id(value): standins[name] for value in found if id(value) not in kept_ids}
-        before = []
-        for space in namespaces:
-            for name, value in list(space.items()):
-                if id(value) in ours:
-                    before.append((space, name, value))
-                    space[name] = ours[id(value)]
-        try:
-            yield
-        finally:
-            for space, name, value in before:
-                space[name] = value
-
-
-def is_ours(function: Any) -> bool:
-    return str(getattr(function, "__module__", "")).startswith(("model.", "study."))
-
-
-def letters_of(name: str) -> str:
-    return name.lower().replace("_", "")
+        spaces = [vars(module) for module in self.modules.values()]
+        names = [(name, space) for name in standins.keys() - set(kept) for space in spaces if callable(space.get(name))]
+        ours = {id(space[name]): standins[name] for name, space in names}
+        for space in spaces:
+            space.update({name: ours[id(value)] for name, value in space.items() if id(value) in ours})

@@ -1,7 +1,6 @@
 """Measure ``reshape_for_broadcast``: which row and column of the table meets each number of x."""
 
 from collections.abc import Iterator
-from itertools import product
 from typing import Any
 
 import torch
@@ -9,11 +8,12 @@ from torch import Tensor
 
 from .calls import Caller, Raised, kind
 from .faults import FAULTS, Fault
-from .forms import FORMS, Conventions, Form
+from .forms import FORMS, Conventions, close
 from .verdict import Finding
 
 ARGUMENTS = ("freqs_cis", "x")
-SIZES = ((2, 5, 4, 6), (3, 3, 3, 3))  # B, T, H, D/2; if the first raises, the equal ones do not
+EQUAL = (3, 3, 3, 3)  # B, T, H, D/2: equal, so that a table along another axis raises no error
+OTHER_SIZES = (2, 5, 4, 6)
 
 
 def for_broadcast(table: Any, x: Tensor) -> Any:
@@ -23,133 +23,95 @@ def for_broadcast(table: Any, x: Tensor) -> Any:
     return table[None, :, None]
 
 
-class Probe:
-    """A table whose numbers are their row and column, (1 + row) + j (1 + column) or one of both, and a tensor x."""
-
-    def __init__(self, form: Form, both: bool, sizes: tuple[int, ...]) -> None:
-        batch, tokens, heads, pairs = sizes
-        rows, columns = torch.meshgrid(torch.arange(1.0, tokens + 1), torch.arange(1.0, pairs + 1), indexing="ij")
-        numbers = rows + columns / 100
-        table = form.write(torch.complex(numbers, numbers + 50).to(torch.complex128))
-        self.is_tuple = form.container in ("tuple", "stack")
-        self.both = both
-        self.parts = list(table) if self.is_tuple else [table]
-        self.table = table if both or not self.is_tuple else self.parts[0]
-        if not both:
-            self.parts = self.parts[:1]
-        self.x = torch.full((batch, tokens, heads, self.parts[0].shape[-1]), 2.0, dtype=self.parts[0].dtype)
-
-    def read(self, value: Any) -> list[Any]:
-        """The parts of the returned table; empty if their number is wrong."""
-        found = list(value) if len(self.parts) == 2 and isinstance(value, tuple | list | Tensor) else [value]
-        return found if len(found) == len(self.parts) else []
-
-    def is_right(self, value: Any) -> bool:
-        found = self.read(value)
-        return bool(found) and all(fault_of(x, part, self.x) == () for x, part in zip(found, self.parts))
+def arguments(conventions: Conventions, sizes: tuple[int, ...]) -> list[tuple[Any, Tensor]]:
+    """Tables and x as the function may expect them: of a table (cos, sin), one part or both."""
+    batch, tokens, heads, pairs = sizes
+    rows, columns = torch.meshgrid(torch.arange(1.0, tokens + 1), torch.arange(1.0, pairs + 1), indexing="ij")
+    cells = 10 * rows + columns  # a number says its row and column
+    known = conventions.table and conventions.table.container != "last"
+    tables: list[Any] = []
+    for form in [conventions.table] if conventions.table and known else FORMS[:-1]:
+        table = form.write(torch.complex(cells, cells + 50).to(torch.complex128))
+        tables += [table] if form.container == "complex" else [table[0], tuple(table)]
+    firsts = [table[0] if isinstance(table, tuple) else table for table in tables]
+    xs = [torch.full((batch, tokens, heads, part.shape[-1]), 0.7, dtype=part.dtype) for part in firsts]
+    return list(zip(tables, xs))
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     yield from call.order_finding("reshape_for_broadcast")
-    forms = [form for form in FORMS if form.container != "last"]
-    if conventions.table and conventions.table.container != "last":
-        forms = [conventions.table]
-    tried: list[tuple[Probe, Any]] = []
-    for sizes in SIZES:
-        for form, both in product(forms, (False, True)):
-            probe = Probe(form, both, sizes)
-            value = call.attempt(probe.table, probe.x)
-            if sizes is SIZES[0] and probe.is_right(value):
-                yield from requirements(call, probe)
-                return
-            tried.append((probe, value))
-        if not all(isinstance(value, Raised) for _, value in tried):
-            break
-    probe, value = next(((probe, value) for probe, value in tried if not isinstance(value, Raised)), tried[0])
-    error = tried[0][1]
-    if isinstance(error, Raised) and (isinstance(value, Raised) or probe.is_right(value)):
-        raise error
-    yield finding_of(probe, value)
+    wrong: list[Finding | Raised] = []
+    for number, (table, x) in enumerate(arguments(conventions, EQUAL)):
+        value = call.attempt(table, x)
+        found = value if isinstance(value, Raised) else reshape_finding(value, table, x)
+        if found is None:
+            yield from requirements(call, *arguments(conventions, OTHER_SIZES)[number])
+            return
+        wrong.append(found)
+    shown = next((found for found in wrong if isinstance(found, Finding)), wrong[0])
+    if isinstance(shown, Raised):
+        raise shown
+    yield shown
 
 
-def finding_of(probe: Probe, value: Any) -> Finding:
-    shape = tuple(probe.x.shape)
-    found = probe.read(value)
-    expected = f"(1, {shape[1]}, 1, {shape[3]})"
-    sentence = f"For x of {shape}, the shape of the table"
-    if value is None:
-        return Finding(sentence, "None", expected, FAULTS["NOT_RETURNED"])
-    if not found or not all(torch.is_tensor(x) for x in found):
-        return Finding(sentence, kind(value), expected)
-    for x, part in zip(found, probe.parts):
-        wrong = fault_of(x, part, probe.x)
-        if wrong == ():
-            continue
-        if tuple(x.shape) != (1, shape[1], 1, shape[3]):
-            yours = str(tuple(x.shape)) if tuple(x.shape) != (shape[1], shape[3]) else f"{tuple(x.shape)}, unchanged"
-            return Finding(sentence, yours, expected, wrong[0])
-        yours, right = (f"{complex(number[0, 1, 0, 0]):.4g}" for number in (x, part[None, :, None]))
-        return Finding("The number of row 1, column 0 of the table is unchanged", yours, right, wrong[0])
-    return Finding(sentence, kind(value), expected)
+def reshape_finding(value: Any, table: Any, x: Tensor) -> Finding | None:
+    """What is wrong with the returned table; None if it broadcasts with x as the table does along the tokens."""
+    parts, found = [table], [value]
+    if isinstance(table, tuple):
+        parts, found = list(table), list(value) if isinstance(value, tuple | list | Tensor) else []
+    sentence, expected = f"For x of {tuple(x.shape)}, the shape of the table", f"(1, {x.shape[1]}, 1, {x.shape[3]})"
+    if len(found) != len(parts) or not all(map(torch.is_tensor, found)):
+        return Finding(sentence, kind(value), expected, FAULTS["NOT_RETURNED"] if value is None else None)
+    for each, part in zip(found, parts):
+        rows = part.reshape(x.shape[1], x.shape[3]).to(torch.complex128)
+        right = rows[None, :, None].expand(x.shape)
+        try:
+            spread = each.expand(x.shape).to(torch.complex128)
+        except RuntimeError:
+            return Finding(sentence, kind(each), expected, FAULTS["BROADCAST_AXES"])
+        if not close(spread, right):
+            place = tuple(((spread - right).abs() > 0.5).nonzero()[0].tolist())
+            sentence = "The number of the table for row {} of the batch, token {}, head {}, pair {}".format(*place)
+            yours, wanted = (f"{complex(numbers[place]):.4g}" for numbers in (spread, right))
+            return Finding(sentence, yours, wanted, number_fault(spread, rows, x))
+    return None
 
 
-def fault_of(value: Any, table: Tensor, x: Tensor) -> tuple[Fault | None, ...]:
-    """Empty if the value broadcasts with x as the table does along the tokens; else the fault, None if unknown."""
-    if not isinstance(value, Tensor):
-        return (None,)
-    T, H, width = x.shape[1:]
-    rows = table.reshape(-1, width)
-    right = rows.reshape(1, T, 1, width).expand(x.shape) if len(rows) == T else None
-    if value.shape == x.shape and right is not None and (close(value, x) or close(value, x * right)):
-        return (FAULTS["X_RETURNED"],)
-    along_heads = value.numel() == table.numel() and value.shape[-2:] == (T, width)  # broadcasts only if T equals H
-    try:
-        spread = value.expand(x.shape)
-    except RuntimeError:
-        spread = None
-    if spread is None or along_heads or right is None:
-        first = value
-        while first.ndim > 1 and first.shape[0] == 1:
-            first = first[0]
-        if first.shape in ((T, 1, 1, width), (x.shape[0], 1, 1, width)):
-            return (FAULTS["BATCH"],)
-        return (FAULTS["HEADS"] if first.shape in ((T, width), (H, width)) else FAULTS["BROADCAST_AXES"],)
-    if close(spread, right):
-        return ()
-    if close(spread, right.conj()):
-        return (FAULTS["SIGN"],)
-    if close(spread, right.real):
-        return (FAULTS["REAL"],)
-    numbers = (spread.real if spread.is_complex() else spread).double() % 50
-    row, column = numbers.floor().long() - 1, ((numbers - numbers.floor()) * 100).round().long() - 1
-    b, t, h, i = torch.meshgrid(*map(torch.arange, spread.shape), indexing="ij")
-    if not torch.equal(column, i):
-        known = bool(((column >= 0) & (column < width)).all())
-        return (FAULTS["BROADCAST_AXES"] if known else None,)
-    axes = [(row[:1, :1, :1, :1].expand_as(row), FAULTS["ONE_ROW"]), (h, FAULTS["HEADS"]), (b, FAULTS["BATCH"])]
-    axes += [
-        (T - 1 - t, FAULTS["ROW_ORDER"]),
-        ((t + 1) % T, FAULTS["ROW_SHIFTED"]),
-        ((t - 1) % T, FAULTS["ROW_SHIFTED"]),
+def number_fault(spread: Tensor, rows: Tensor, x: Tensor) -> Fault | None:
+    """The fault of a table that meets the numbers of x as ``spread``, (B, T, H, D/2), and has these rows, (T, D/2)."""
+    right = rows[None, :, None]
+    named = [
+        (x, FAULTS["X_RETURNED"]),
+        (x * right, FAULTS["X_RETURNED"]),
+        (right.conj(), FAULTS["SIGN"]),
+        (right.real, FAULTS["REAL"]),
+        (rows, FAULTS["HEADS"]),
+        (rows[:, None, None], FAULTS["BATCH"]),
+        (right.flip(1), FAULTS["ROW_ORDER"]),
+        (right.roll(1, 1), FAULTS["ROW_SHIFTED"]),
+        (right.roll(-1, 1), FAULTS["ROW_SHIFTED"]),
+        *((row, FAULTS["ONE_ROW"]) for row in rows),
     ]
-    return (next((fault for place, fault in axes if torch.equal(row, place)), None),)
+    is_known = torch.isin(spread.real.round(), rows.real).all()
+    other = FAULTS["BROADCAST_AXES"] if is_known else None
+    return next((fault for numbers, fault in named if close(spread, numbers.expand(x.shape) + 0j)), other)
 
 
-def close(x: Tensor, y: Tensor) -> bool:
-    return x.is_complex() == y.is_complex() and x.shape == y.shape and bool(((x - y).abs() < 1e-4).all())
-
-
-def requirements(call: Caller, probe: Probe) -> Iterator[Finding]:
+def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
+    """Other sizes, and a ValueError for tables that do not fit x."""
+    found = reshape_finding(call(table, x), table, x)
+    if found:
+        yield found
+        return
     yield from call.overwritten_finding()
-    if probe.parts[0].ndim != 2 or not (isinstance(probe.table, tuple) or probe.table.ndim == 2):
-        return  # a table with more axes is already reshaped
+    parts = table if isinstance(table, tuple) else (table,)
+    if parts[0].ndim > 2:
+        return  # it is already reshaped
     for change in (lambda part: part[:1], lambda part: torch.cat((part, part)), lambda part: part[:, :1]):
-        changed = tuple(change(part) for part in probe.parts)
-        value = call.attempt(changed if isinstance(probe.table, tuple) else changed[0], probe.x)
-        name = "nothing"
-        if isinstance(value, Raised):
-            name = "ValueError" if isinstance(value.error, ValueError) else type(value.error).__name__
-        if name != "ValueError":
-            shapes = f"A table of {tuple(changed[0].shape)} does not fit x of {tuple(probe.x.shape)}"
-            yield Finding(f"{shapes}; the exception raised", name, "ValueError", FAULTS["SHAPE_UNCHECKED"])
+        changed = tuple(map(change, parts))
+        value = call.attempt(changed if isinstance(table, tuple) else changed[0], x)
+        name = type(value.error).__name__ if isinstance(value, Raised) else "nothing"
+        if not isinstance(value, Raised) or not isinstance(value.error, ValueError):
+            sentence = f"A table of {tuple(changed[0].shape)} does not fit x of {tuple(x.shape)}; the exception raised"
+            yield Finding(sentence, name, "ValueError", FAULTS["SHAPE_UNCHECKED"])
             return

@@ -4,7 +4,7 @@ The function is linear in queries and keys, so one-hot inputs show its matrix. T
 that every coefficient tells which row and which column of the table it was computed from.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,12 +17,13 @@ from .verdict import Finding, numbers
 
 ARGUMENTS = ("xq", "xk", "freqs_cis")
 B, T, H, D = 2, 3, 3, 6  # T, H, K and D/2 are equal, so that a table along another axis raises no error
-SHAPE = (B, T, H, D)
-SIZE = B * T * H * D
-SIZES = (1, 5, 4, 2, 8)  # B, T, H, K, D of the last probe
-TABLES = 12  # with different angles, from which the five coefficients of a formula are fitted
+PAIRS = D // 2
+VECTORS = B * T * H
+SIZE = VECTORS * D
+TABLES = 8  # with different angles, from which the five coefficients of a formula are fitted
 LAYOUTS = ("neighbours", "halves")
-AXES = ("batch", "token", "head", "channel")
+CHANNELS = {"neighbours": [0, 1, 2, 3, 4, 5], "halves": [0, 3, 1, 4, 2, 5]}  # of the pairs, one after the other
+AXES = ("batch", "token", "head")
 SOME = (FAULTS["SOME_BATCH"], FAULTS["SOME_TOKENS"], FAULTS["SOME_HEADS"], FAULTS["SOME_PAIRS"])
 
 # A coefficient is a sum of these, with the cosine c and the sine s of one angle. s^2 is 1 - c^2.
@@ -48,138 +49,104 @@ def with_table(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
     return lambda xq, xk, table: function(xq, xk, *table)
 
 
-def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    yield from call.order_finding("apply_rotary_emb")
-    function, own = call.function, conventions.table
-    ranks: dict[Form, int] = {}
-    for form in dict.fromkeys([own, *FORMS] if own else FORMS):
-        call.function = with_table(function, form)
-        ranks[form] = rank(call, form)
-        if ranks[form] == 0:
-            break
-    best = min(ranks, key=lambda form: ranks[form])
-    if ranks[best] == 0 and own and best != own and "precompute_freqs_cis" in conventions.right:
-        sentence = "It reads the table in the form that precompute_freqs_cis returns"
-        fault = FAULTS["MIXED"] if own._replace(width=best.width) == best else FAULTS["OTHER_FORM"]
-        yield Finding(sentence, str(best), str(own), fault)
-        return
-    conventions.table = own if ranks[best] and own else best
-    call.function = with_table(function, conventions.table)
-    yield from measured(call, conventions.table, conventions)
-
-
-def rank(call: Caller, form: Form) -> int:
-    """How well the function reads tables of one form: 0 if it is right, 1 if it is wrong, 2 if it raises."""
-    value = call.attempt(*random_arguments(SIZES, form))
-    right = random_results(SIZES)
-    if any(is_rotated(value, right[layout]) for layout in LAYOUTS):
-        return 0
-    return 2 if isinstance(value, Raised) else 1
-
-
-def random_inputs(sizes: tuple[int, ...]) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys of sizes B, T, H, K, D, and RoPE's angles from position 20 on."""
-    batch, tokens, heads, kv_heads, dim = sizes
+def inputs(batch: int, tokens: int, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries and keys, and RoPE's angles from position 20 on."""
     generator = torch.Generator().manual_seed(1)
-    xq = torch.randn(batch, tokens, heads, dim, generator=generator)
-    xk = torch.randn(batch, tokens, kv_heads, dim, generator=generator)
+    xq, xk = (torch.randn(batch, tokens, n, dim, generator=generator) for n in (heads, kv_heads))
     return xq, xk, angles(dim, 20 + tokens, 500.0)[20:]
 
 
-def random_arguments(sizes: tuple[int, ...], form: Form) -> tuple[Tensor, Tensor, Any]:
-    xq, xk, angle = random_inputs(sizes)
-    return xq, xk, form.write(unit(angle))
+XQ, XK, ANGLE = inputs(2, 5, 4, 2, 8)
 
 
-def random_results(sizes: tuple[int, ...]) -> dict[str, list[Tensor]]:
-    xq, xk, angle = random_inputs(sizes)
-    return {layout: [rotated(x, angle, layout) for x in (xq, xk)] for layout in LAYOUTS}
+def random_angles(count: int, tokens: int, dim: int) -> Tensor:
+    """float64 (count, T, D/2) between 0.3 and 2.8."""
+    generator = torch.Generator().manual_seed(3)
+    return 0.3 + 2.5 * torch.rand(count, tokens, dim // 2, generator=generator, dtype=torch.float64)
 
 
-def is_rotated(value: Any, right: list[Tensor]) -> bool:
+def measure(call: Caller, conventions: Conventions) -> Iterator[Finding | str]:
+    yield from call.order_finding("apply_rotary_emb")
+    function, own = call.function, conventions.table
+    values: dict[Form, Any] = {}
+    for form in dict.fromkeys([own or FORMS[0], *FORMS]):
+        call.function = with_table(function, form)
+        values[form] = call.attempt(XQ, XK, form.write(unit(ANGLE)))
+        layout = right_layout(values[form])
+        if layout:
+            break
+    if not layout:
+        form = own or next((form for form in values if not isinstance(values[form], Raised)), FORMS[0])
+    elif own and form != own and "precompute_freqs_cis" in conventions.right:
+        sentence = "It reads the table in the form that precompute_freqs_cis returns"
+        fault = FAULTS["MIXED"] if own._replace(width=form.width) == form else FAULTS["OTHER_FORM"]
+        yield Finding(sentence, str(form), str(own), fault)
+        return
+    conventions.table = form
+    call.function = with_table(function, form)
+    if layout:
+        conventions.layout = layout
+        yield from dtype_findings(call, form)
+        yield from call.overwritten_finding()
+        return
+    found = list(result_findings(call, form)) or list(matrix_findings(call, form))
+    yield from found
+    if not found:
+        value = call(XQ, XK, form.write(unit(ANGLE)))  # raises if the function is right for equal sizes only
+        sentence = "For xq (2, 5, 4, 8) and xk (2, 5, 2, 8) from position 20 on, q of token 1, head 0"
+        yours = numbers(value[0][0, 1, 0]) if kind(value) == kind((XQ, XK)) else kind(value)
+        yield Finding(sentence, yours, numbers(rotated(XQ, ANGLE, LAYOUTS[0])[0, 1, 0]))
+
+
+def right_layout(value: Any) -> str:
+    """The layout in which these are XQ and XK rotated by ANGLE; empty if there is none."""
     if not isinstance(value, tuple | list) or len(value) != 2:
-        return False
-    return all(torch.is_tensor(x) and not x.is_complex() and close(x.double(), y) for x, y in zip(value, right))
+        return ""
+    for layout in LAYOUTS:
+        right = [rotated(x, ANGLE, layout) for x in (XQ, XK)]
+        if all(torch.is_tensor(x) and not x.is_complex() and close(x.double(), y) for x, y in zip(value, right)):
+            return layout
+    return ""
 
 
-def measured(call: Caller, form: Form, conventions: Conventions) -> Iterator[Finding]:
-    found = list(result_findings(call, form)) or list(dtype_findings(call, form))
-    yield from found
-    if found:
-        return
-    probe = Matrix(call, form)
-    found = list(probe.findings(conventions))
-    yield from found
-    if found:
-        return
-    value = call(*random_arguments(SIZES, form))  # raises if the function is right for equal sizes only
-    right = random_results(SIZES)[conventions.layout]
-    if not is_rotated(value, right):
-        sentence = "For xq (1, 5, 4, 8) and xk (1, 5, 2, 8) from position 20 on, q of token 1, head 0"
-        yours = [kind(value), kind(tuple(right))]
-        if kind(value) == yours[1]:
-            yours = [numbers(x[0].double()[0, 1, 0]) for x in (value, right)]
-        yield Finding(sentence, yours[0], yours[1])
-    yield from call.overwritten_finding()
-
-
-def dtype_findings(call: Caller, form: Form) -> Iterator[Finding]:
+def dtype_findings(call: Caller, form: Form) -> Iterator[Finding | str]:
     for dtype in (torch.float32, torch.float64, torch.bfloat16):
-        xq, xk, table = random_arguments(SIZES, form)
-        value = call.attempt(xq.to(dtype), xk.to(dtype), table)
-        if isinstance(value, Raised):
-            continue
-        yours, expected = ", ".join(str(x.dtype)[6:] for x in value), str(dtype)[6:]
-        if yours != f"{expected}, {expected}":
+        value = call.attempt(XQ.to(dtype), XK.to(dtype), form.write(unit(ANGLE)))
+        expected = str(dtype)[6:]
+        if isinstance(value, Raised) and dtype == torch.bfloat16:
+            name = type(value.error).__name__
+            yield f"Queries in bfloat16 raise {name}: rotate in float32 (.float()), then .type_as(xq)."
+        elif not isinstance(value, Raised) and any(x.dtype != dtype for x in value):
             sentence = f"The dtypes of the results for xq and xk in {expected}"
+            yours = ", ".join(str(x.dtype)[6:] for x in value)
             yield Finding(sentence, yours, f"{expected}, {expected}", FAULTS["DTYPE"])
             return
 
 
-def remarks(call: Caller, form: Form) -> Iterator[str]:
-    xq, xk, table = random_arguments(SIZES, form)
-    value = call.attempt(xq.bfloat16(), xk.bfloat16(), table)
-    if isinstance(value, Raised):
-        name = type(value.error).__name__
-        yield f"Queries in bfloat16 raise {name}: rotate in float32 (.float()), then .type_as(xq)."
-
-
 def result_findings(call: Caller, form: Form) -> Iterator[Finding]:
     """Whether two tensors of the right shapes are returned."""
-    generator = torch.Generator().manual_seed(0)
-    value = None
-    for sizes in ((2, 3, 4, 2, 10), (B, T, H, H, D)):  # the second if the first raises
-        batch, tokens, heads, kv_heads, dim = sizes
-        xq = torch.randn(batch, tokens, heads, dim, generator=generator)
-        xk = torch.randn(batch, tokens, kv_heads, dim, generator=generator)
-        value = call.attempt(xq, xk, form.write(unit(random_angles(1, tokens, dim)[0])))
+    for sizes in ((2, 3, 4, 4, 10), (B, T, H, H, D)):  # the second if the first raises
+        xq, xk, angle = inputs(*sizes)
+        value = call.attempt(xq, xk, form.write(unit(angle)))
         if not isinstance(value, Raised):
             break
-    if isinstance(value, Raised):
+    else:
         raise value
     sentence = "Queries and keys are returned in the shapes of the arguments"
-    expected = f"{tuple(xq.shape)} and {tuple(xk.shape)}"
+    expected = kind((xq, xk))
     if not isinstance(value, tuple | list) or len(value) != 2 or not all(map(torch.is_tensor, value)):
         fault = FAULTS["NOT_TWO"]
         if value is None:
             fault = FAULTS["NOT_RETURNED"]
-        elif torch.is_tensor(value) and value.shape in (xq.shape, xk.shape):
+        elif torch.is_tensor(value) and value.shape == xq.shape:
             fault = FAULTS["ONE_RETURNED"]
         yield Finding(sentence, kind(value), expected, fault)
-        return
-    exchanged = [tuple(x.shape) for x in value] == [tuple(xk.shape), tuple(xq.shape)] and xq.shape != xk.shape
-    if exchanged and not any(x.is_complex() for x in value):
-        yield Finding(sentence, kind(value), expected, FAULTS["EXCHANGED_QK"])
-        return
-    twice = xq.shape != xk.shape and value[0].shape == value[1].shape in (xq.shape, xk.shape)
-    if twice and torch.equal(value[0], value[1]):
-        yield Finding(sentence, kind(value), expected, FAULTS["SAME_QK"])
         return
     wrong = [x.shape != y.shape or x.is_complex() for x, y in zip(value, (xq, xk))]
     if any(wrong):
         yours = " and ".join(f"{tuple(x.shape)}{' complex' if x.is_complex() else ''}" for x in value)
         one = wrong.index(True)
-        finding = Finding(sentence, yours, expected, shape_fault(value[one], (xq, xk)[one]))
+        finding = Finding(sentence, yours, expected, shape_fault(value[one], xq))
         yield finding if all(wrong) else finding.only_in("qk"[one])
 
 
@@ -202,269 +169,143 @@ def shape_fault(found: Tensor, x: Tensor) -> Fault | None:
     return named.get(shape)
 
 
-def random_angles(count: int, tokens: int, dim: int) -> Tensor:
-    """float64 (count, T, D/2) between 0.3 and 2.8."""
-    generator = torch.Generator().manual_seed(3)
-    return 0.3 + 2.5 * torch.rand(count, tokens, dim // 2, generator=generator, dtype=torch.float64)
+def matrix_findings(call: Caller, form: Form) -> Iterator[Finding]:
+    """The matrices from inputs to outputs, of q and of k, and what they show."""
+    angle = random_angles(TABLES, T, D)
 
-
-class Matrix:
-    """The matrices from inputs to outputs for each of several tables, (TABLES, 2, SIZE, SIZE), of q and of k."""
-
-    def __init__(self, call: Caller, form: Form) -> None:
-        self.call, self.form = call, form
-        self.angles = random_angles(TABLES, T, D)
-        zero, random = torch.zeros(SIZE), torch.randn(SIZE, generator=torch.Generator().manual_seed(6))
-        self.constant = self.output(zero, zero, 0)
-        alone = [self.output(*x, 0) - self.constant for x in ((random, zero), (zero, random))]
-        self.reaches = torch.stack(alone, 1).abs().amax(2) > 1e-6  # (2, 2): result, argument
-        self.matrix = torch.zeros(TABLES, 2, SIZE, SIZE, dtype=torch.float64)
-        if not torch.equal(self.reaches, torch.eye(2, dtype=torch.bool)):
-            return
-        for number, one in enumerate(torch.eye(SIZE)):
-            self.matrix[0, :, :, number] = self.output(one, one, 0) - self.constant
-        used = self.matrix[0].abs() > 1e-6
-        for inputs in independent(used.any(0)):
-            x = torch.zeros(SIZE)
-            x[inputs] = 1
-            for number in range(1, TABLES):
-                out = self.output(x, x, number) - self.constant
-                self.matrix[number][:, :, inputs] = used[:, :, inputs] * out[:, :, None]
-
-    def output(self, xq: Tensor, xk: Tensor, number: int) -> Tensor:
+    def output(xq: Tensor, xk: Tensor, number: int = 0) -> Tensor:
         """The outputs of the queries and of the keys, (2, SIZE)."""
-        value = self.call(xq.reshape(SHAPE), xk.reshape(SHAPE), self.form.write(unit(self.angles[number])))
-        return torch.stack([part.double().reshape(-1) for part in value])
+        value = call(*(x.reshape(B, T, H, D) for x in (xq, xk)), form.write(unit(angle[number])))
+        return torch.stack([part.double().flatten() for part in value])
 
-    def findings(self, conventions: Conventions) -> Iterator[Finding]:
-        if not self.constant.isfinite().all() or self.constant.abs().max() > 1e-3:
-            fault = FAULTS["PRODUCT"] if self.constant.isfinite().all() else FAULTS["SCALED_X"]
-            one = int(not self.constant[0].any())  # of q and k
-            sentence = f"Vectors of zeros stay zero; {'qk'[one]} of token 1, head 0"
-            yours = numbers(self.constant[one].reshape(SHAPE)[0, 1, 0, :3])
-            yield Finding(sentence, yours, "0, 0, 0", fault)
-            return
-        if not torch.equal(self.reaches, torch.eye(2, dtype=torch.bool)):
-            yield self._crossed()
-            return
-        if not self.matrix.isfinite().all():
-            yield Finding("The results for vectors of zeros and ones", "not finite", "finite")
-            return
-        found = []
-        for number in range(2):
-            tensor = Linear(self.matrix[:, number], self.angles)
-            found.append((list(tensor.findings()), tensor.layout))
-        (in_q, layout_q), (in_k, layout_k) = found
-        conventions.layout = layout_q or layout_k or LAYOUTS[0]
-        in_both = [finding for finding in in_q if finding in in_k]
-        yield from in_both
-        only = [each.only_in("q") for each in in_q if each not in in_both]
-        only += [each.only_in("k") for each in in_k if each not in in_both]
-        yield from (special(each, bool(in_q), bool(in_k)) for each in only)
-        if not in_q and not in_k and layout_q != layout_k:
-            sentence = "The pairs of q and of k have one layout"
-            yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", FAULTS["MIXED"])
-        if not in_q and not in_k:
-            yield from self._nonlinear()
-
-    def _crossed(self) -> Finding:
-        names = ("xq", "xk")
-        uses = [" and ".join(name for name, used in zip(names, row) if used) for row in self.reaches.tolist()]
-        fault = None
-        if uses == ["xk", "xq"]:
-            fault = FAULTS["EXCHANGED_QK"]
-        elif uses[0] == uses[1]:
-            fault = FAULTS["SAME_QK"]
-        yours = f"{uses[0] or 'neither'}, and {uses[1] or 'neither'}"
-        return Finding("The two results are computed from", yours, "xq, and xk", fault)
-
-    def _nonlinear(self) -> Iterator[Finding]:
-        x = torch.randn(SIZE, generator=torch.Generator().manual_seed(5)) * 3
-        out = self.output(x, x, 0)
-        if not close(out, self.matrix[0] @ x.double()):
-            lengths = [f"{float(each[:D].norm()):.4g}" for each in (out[0], x)]
-            sentence = "A rotation keeps lengths; that of q of token 0, head 0"
-            yield Finding(sentence, lengths[0], lengths[1], FAULTS["SCALED_X"])
+    zero, random = torch.zeros(SIZE), torch.randn(SIZE, generator=torch.Generator().manual_seed(6))
+    constant = output(zero, zero)
+    if not constant.isfinite().all() or constant.abs().max() > 1e-3:
+        sentence = "Vectors of zeros stay zero; the first numbers that do not"
+        yours = numbers(constant[constant.isnan() | (constant.abs() > 1e-3)][:3])
+        yield Finding(sentence, yours, "0, 0, 0", FAULTS["PRODUCT" if constant.isfinite().all() else "SCALED_X"])
+        return
+    used = [output(*x).abs().amax(1) > 1e-6 for x in ((random, zero), (zero, random))]
+    uses = [" and ".join(name for name, results in zip(("xq", "xk"), used) if results[n]) for n in range(2)]
+    if uses != ["xq", "xk"]:
+        same = FAULTS["SAME_QK"] if uses[0] == uses[1] else None
+        fault = FAULTS["EXCHANGED_QK"] if uses == ["xk", "xq"] else same
+        yield Finding("The two results are computed from", " and then ".join(uses), "xq and then xk", fault)
+        return
+    alone = torch.eye(VECTORS)[:, :, None] * random.reshape(VECTORS, D)  # all channels of one vector
+    reached = torch.stack([output(x, x) for x in alone], 1)  # (2, input vectors, SIZE)
+    every = torch.eye(D)[:, None].expand(D, VECTORS, D)  # one channel of all vectors
+    matrix = torch.stack([output(x, x, number) for number in range(TABLES) for x in every], 1)
+    # For q and k and each table, from the channels of each vector to those of its result.
+    matrix = matrix.reshape(2, TABLES, D, VECTORS, D).permute(0, 1, 3, 4, 2)
+    if not matrix.isfinite().all():
+        yield Finding("The results for vectors of zeros and ones", "not finite", "finite")
+        return
+    (in_q, layout_q), (in_k, layout_k) = (vector_findings(*each, angle) for each in zip(reached, matrix))
+    yield from (finding for finding in in_q if finding in in_k)
+    for tensor, found, others in (("q", in_q, in_k), ("k", in_k, in_q)):
+        for finding in found:
+            if finding not in others:
+                yield finding.only_in(tensor) if others else in_one(finding, tensor)
+    if in_q or in_k:
+        return
+    if layout_q != layout_k:
+        sentence = "The pairs of q and of k have one layout"
+        yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", FAULTS["MIXED"])
+    elif not close(output(3 * random, random)[0], 3 * reached[0].sum(0)):
+        yours, expected = (f"{float(x[:D].norm()):.4g}" for x in (output(3 * random, random)[0], 3 * random))
+        sentence = "A rotation keeps lengths; that of q of token 0, head 0"
+        yield Finding(sentence, yours, expected, FAULTS["SCALED_X"])
 
 
-def special(finding: Finding, q_is_wrong: bool, k_is_wrong: bool) -> Finding:
-    """A finding in one of q and k, under the name of what it means for their scores."""
-    if q_is_wrong and k_is_wrong:
-        return finding
-    name = finding.fault.name if finding.fault else ""
-    if name.startswith(FAULTS["INPUT_RETURNED"].name):
-        return finding._replace(fault=FAULTS["ONLY_Q_ROTATED"] if k_is_wrong else FAULTS["ONLY_K_ROTATED"])
-    if name.startswith(FAULTS["SIGN"].name):
-        return finding._replace(fault=FAULTS["OPPOSITE"])
-    return finding
+def in_one(finding: Finding, tensor: str) -> Finding:
+    """The finding of one of q and k if the other is right, under the name of what it means for their scores."""
+    if finding.fault is FAULTS["INPUT_RETURNED"]:
+        return finding._replace(fault=FAULTS["ONLY_K_ROTATED" if tensor == "q" else "ONLY_Q_ROTATED"])
+    return finding._replace(fault=FAULTS["OPPOSITE"]) if finding.fault is FAULTS["SIGN"] else finding.only_in(tensor)
 
 
-def independent(used: Tensor) -> list[list[int]]:
-    """Groups of inputs of which no two reach the same output, so that one call shows all of a group."""
-    groups: list[tuple[list[int], Tensor]] = []
-    for number, outputs in enumerate(used.T):
-        for inputs, taken in groups:
-            if not (taken & outputs).any():
-                inputs.append(number)
-                taken |= outputs
-                break
-        else:
-            groups.append(([number], outputs.clone()))
-    return [inputs for inputs, _ in groups]
+def vector_findings(reached: Tensor, vectors: Tensor, angle: Tensor) -> tuple[list[Finding], str]:
+    """What q or k shows, and the layout of its pairs.
+
+    ``reached`` are the results for each vector alone, (VECTORS, SIZE), and ``vectors`` the matrices of the vectors for
+    each table, (TABLES, VECTORS, D of the result, D).
+    """
+    elsewhere = reached.reshape(VECTORS, VECTORS, D).abs().amax(2) * (1 - torch.eye(VECTORS)) > 1e-6
+    if elsewhere.any():
+        source, out = (place([int(x) for x in torch.unravel_index(n, (B, T, H))]) for n in elsewhere.nonzero()[0])
+        return [Finding(f"Numbers of {out} are computed from those of", source, out, FAULTS["VIEWED"])], ""
+    fitting = []
+    for layout, order in CHANNELS.items():
+        pairs = vectors[..., order, :][..., order].unflatten(3, (PAIRS, 2)).unflatten(2, (PAIRS, 2))
+        own_pair = torch.einsum("nvpxpy->nvpxy", pairs).unflatten(1, (B, T, H))
+        if close(own_pair.abs().sum(), vectors.abs().sum()):
+            fitting.append(([*formula_findings(own_pair, angle, layout)], layout))
+    if fitting:  # both if no number depends on another: then the columns of the table tell the layout
+        return min(fitting, key=lambda found: len(found[0]))
+    partners = [set(row.nonzero()[:, 0].tolist()) for row in vectors.abs().amax((0, 1)) > 1e-6]
+    layouts = [[{c, c ^ 1} for c in range(D)], [{c, (c + PAIRS) % D} for c in range(D)]]
+    wrong = next((c for c in range(D) if not any(partners[c] <= layout[c] for layout in layouts)), 0)
+    fault = None
+    rows = vectors[0].unflatten(0, (B, T, H))[0, :, 0].flatten(0, 1)  # of a row of the batch and a head
+    if len(rows.round(decimals=3).unique(dim=0)) <= len(rows) // 2 + 1:  # each is there twice, or is 0
+        fault = FAULTS["REAL_PART"]
+    elif any(set(map(frozenset, partners)) == set(map(frozenset, layout)) for layout in layouts):
+        fault = FAULTS["MIXED"]
+    expected = ", or ".join(" and ".join(map(str, sorted(layout[wrong]))) for layout in layouts)
+    yours = " and ".join(map(str, sorted(partners[wrong]))) or "none"
+    return [Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)], ""
 
 
-class Linear:
-    """The matrices of one tensor, (TABLES, SIZE, SIZE), and what they show."""
-
-    def __init__(self, matrix: Tensor, angle: Tensor) -> None:
-        self.used = matrix.abs().amax(0) > 1e-6
-        self.different = len({tuple(row) for row in (matrix[0] * 1e4).round().long().tolist() if any(row)})
-        self.layout = ""
-        entries = self.used.nonzero()  # (E, 2): output, input
-        self.outputs = index_of(entries[:, 0])  # (E, 4)
-        self.inputs = index_of(entries[:, 1])
-        self.terms, self.cells = fit(matrix[:, entries[:, 0], entries[:, 1]], angle)  # (E, 5), (E, 2)
-
-    def findings(self) -> Iterator[Finding]:
-        found = next((finding for finding in self._origins() if finding), None)
-        if found:
-            yield found
-            return
-        pairs = self._pairs()
-        if isinstance(pairs, Finding):
-            yield pairs
-            return
-        self.layout = pairs
-        yield from self._formulas()
-        yield from self._angles()
-
-    def _origins(self) -> Iterator[Finding | None]:
-        """The first axis along which outputs come from other places."""
-        for axis in range(3):
-            moved = self.outputs[:, axis] != self.inputs[:, axis]
-            if moved.any():
-                out, source = self.outputs[moved][0].tolist(), self.inputs[moved][0].tolist()
-                sentence = f"The number of {place(out)} is computed from that of"
-                yield Finding(sentence, place(source), place(out), FAULTS["VIEWED"])
-
-    def _pairs(self) -> str | Finding:
-        """The layout of the pairs, or the finding that there is none."""
-        partners: list[set[int]] = [set() for _ in range(D)]
-        for out, source in zip(self.outputs[:, 3].tolist(), self.inputs[:, 3].tolist()):
-            partners[out].add(source)
-        layouts = {"neighbours": lambda c: {c, c ^ 1}, "halves": lambda c: {c, (c + D // 2) % D}}
-        fitting = [name for name, pair in layouts.items() if all(partners[c] <= pair(c) for c in range(D))]
-        if len(fitting) == 1:
-            return fitting[0]
-        if fitting:  # no number depends on another, so the columns of the table tell the layout
-            columns = {int(out): int(cell) for out, cell in zip(self.outputs[:, 3], self.cells[:, 1])}
-            return "halves" if columns.get(1) == 1 and columns.get(3) == 0 else "neighbours"
-        layout = "neighbours" if {0, 1} in partners else "halves"
-        wrong = next((c for c in range(D) if not partners[c] <= layouts[layout](c)), 0)
-        fault = None
-        both = [{frozenset(pair(c)) for c in range(D)} for pair in layouts.values()]
-        if self.different <= SIZE // 2:
-            fault = FAULTS["REAL_PART"]
-        elif {frozenset(found) for found in partners} in both:
-            fault = FAULTS["MIXED"]
-        expected = " and ".join(map(str, sorted(layouts[layout](wrong))))
-        yours = " and ".join(map(str, sorted(partners[wrong]))) or "none"
-        return Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)
-
-    def _numbers_of_pairs(self, channels: Tensor) -> tuple[Tensor, Tensor]:
-        """The pair of each channel, and 0 for its first number or 1 for its second."""
-        if self.layout == "neighbours":
-            return channels // 2, channels % 2
-        return channels % (D // 2), channels // (D // 2)
-
-    def _formulas(self) -> Iterator[Finding]:
-        formulas = torch.zeros(B, T, H, D // 2, 2, 2, 5, dtype=torch.float64)
-        b, t, h, channel = self.outputs.T
-        pair, number = self._numbers_of_pairs(channel)
-        formulas[b, t, h, pair, number, self._numbers_of_pairs(self.inputs[:, 3])[1]] = self.terms
-        wrong = ~((formulas - RIGHT).abs().amax((-1, -2, -3)) < 1e-3)  # (B, T, H, D/2), True for NaN
-        if not wrong.any():
-            return
+def formula_findings(pairs: Tensor, angle: Tensor, layout: str) -> Iterator[Finding]:
+    """Formulas and angles from the matrices of the pairs, (TABLES, B, T, H, D/2, 2, 2): output, input."""
+    terms, cells = fit(pairs.flatten(1), angle)
+    formulas = terms.reshape(B, T, H, PAIRS, 2, 2, 5)
+    wrong = ~((formulas - RIGHT).abs().amax((-1, -2, -3)) < 1e-3)  # (B, T, H, D/2), True for NaN
+    if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
-        fault = formula_fault(formulas[at])
-        where = ""
+        where, fault = "", formula_fault(formulas[at])
         if not wrong.all():
-            where = f" at {place(at, 'pair')}"
-            axes = [axis for axis in range(4) if is_along(wrong, axis)]
+            where = f" at {place(at[:3])}, pair {at[3]}"
+            slices = [wrong.movedim(axis, 0).flatten(1) for axis in range(4)]
+            axes = [axis for axis in range(4) if (slices[axis].all(1) | ~slices[axis].any(1)).all()]
             if axes and fault in (FAULTS["INPUT_RETURNED"], FAULTS["ONE_NUMBER"]):
                 fault = SOME[axes[0]]
         sentence = f"A pair (x, y) becomes, by the angle a{where}"
         yield Finding(sentence, formula_text(formulas[at]), formula_text(RIGHT), fault)
-
-    def _angles(self) -> Iterator[Finding]:
-        known = self.cells[:, 0] >= 0
-        b, t, h, channel = self.outputs[known].T
-        pair, number = self._numbers_of_pairs(channel)
-        row, column = self.cells[known].T
-        if (row != t).any():
-            orders = [
-                (h, FAULTS["HEADS"]), (b, FAULTS["BATCH"]), (T - 1 - t, FAULTS["ROW_ORDER"]),
-                ((t + 1) % T, FAULTS["ROW_SHIFTED"]), ((t - 1) % T, FAULTS["ROW_SHIFTED"]),
-                ((t + 1).clamp(max=T - 1), FAULTS["ROW_SHIFTED"]), ((t - 1).clamp(min=0), FAULTS["ROW_SHIFTED"]),
-                (row[:1].expand_as(row), FAULTS["ONE_ROW"]),
-            ]  # fmt: skip
-            # The first row of the batch is rotated by row 0 in several of these, so all places are compared.
-            fault = next((fault for order, fault in orders if torch.equal(row, order)), None)
-            wrong = (row != t).nonzero()[0]
-            at = place((int(b[wrong]), int(t[wrong]), int(h[wrong])))
-            sentence = f"The row of freqs_cis that rotates {at}"
-            yield Finding(sentence, str(int(row[wrong])), str(int(t[wrong])), fault)
-        if (column != pair).any():
-            fault = None
-            if (column == column[0]).all():
-                fault = FAULTS["ONE_ANGLE"]
-            elif torch.equal(column, D // 2 - 1 - pair):
-                fault = FAULTS["COLUMN_ORDER"]
-            elif len(torch.stack((pair, number, column)).unique(dim=1).T) == D and any(
-                torch.equal(column, other) for other in (channel // 2, channel % (D // 2))
-            ):
-                fault = FAULTS["MIXED"]
-            wrong = (column != pair).nonzero()[0]
-            sentence = f"The column of freqs_cis that rotates pair {int(pair[wrong])}, number {int(number[wrong])}"
-            yield Finding(sentence, str(int(column[wrong])), str(int(pair[wrong])), fault)
+    b, t, h, pair, number, _ = (cells >= 0).reshape(B, T, H, PAIRS, 2, 2).nonzero().T
+    row, column = cells[cells >= 0] // PAIRS, cells[cells >= 0] % PAIRS
+    channel = torch.tensor(CHANNELS[layout])[2 * pair + number]
+    rows = [(h, FAULTS["HEADS"]), (b, FAULTS["BATCH"]), (T - 1 - t, FAULTS["ROW_ORDER"])]
+    rows += [((t + 1) % T, FAULTS["ROW_SHIFTED"]), ((t - 1) % T, FAULTS["ROW_SHIFTED"])]
+    rows += [(torch.full_like(row, n), FAULTS["ONE_ROW"]) for n in range(T)]
+    columns = [(torch.full_like(column, n), FAULTS["ONE_ANGLE"]) for n in range(PAIRS)]
+    columns += [(PAIRS - 1 - pair, FAULTS["COLUMN_ORDER"])]
+    columns += [(channel // 2, FAULTS["MIXED"]), (channel % PAIRS, FAULTS["MIXED"])]
+    for name, found, right, named in (("row", row, t, rows), ("column", column, pair, columns)):
+        if (found != right).any():
+            n = int((found != right).nonzero()[0])
+            sentence = f"The {name} of freqs_cis that rotates {place([int(x[n]) for x in (b, t, h, channel)])}"
+            other = next((fault for order, fault in named if torch.equal(found, order)), None)
+            yield Finding(sentence, str(int(found[n])), str(int(right[n])), other)
 
 
-def index_of(flat: Tensor) -> Tensor:
-    """(E,) -> (E, 4): row of the batch, token, head, channel."""
-    return torch.stack(torch.unravel_index(flat, SHAPE), 1)
-
-
-def is_along(wrong: Tensor, axis: int) -> bool:
-    """Whether the place on this axis alone decides what is wrong."""
-    moved = wrong.movedim(axis, 0).flatten(1)
-    return bool((moved.all(1) | ~moved.any(1)).all()) and not bool(wrong.all())
-
-
-def place(index: tuple[int, ...] | list[int], last: str = "channel") -> str:
-    names = (*AXES[:3], last)
-    return ", ".join(f"{name} {number}" for name, number in zip(names, index))
+def place(index: Sequence[int]) -> str:
+    return ", ".join(f"{name} {number}" for name, number in zip((*AXES, "channel"), index))
 
 
 def fit(values: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
-    """The terms of each coefficient, (E, 5), and the cell of the table that has its angle, (E, 2).
+    """The terms of each coefficient, (E, 5), and the cell of the table that has its angle, (E,), -1 for a constant.
 
     ``values`` are the coefficients for each table, (TABLES, E), and ``angle`` (TABLES, T, D/2).
     """
-    terms = torch.zeros(values.shape[1], 5, dtype=torch.float64)
-    terms[:, 0] = values.mean(0)
-    best = (values - values.mean(0)).abs().amax(0)
-    cells = torch.full((values.shape[1], 2), -1)
-    for row in range(T):
-        for column in range(D // 2):
-            c, s = angle[:, row, column].cos(), angle[:, row, column].sin()
-            basis = torch.stack((torch.ones_like(c), c, s, c * c, c * s), 1)  # (TABLES, 5)
-            found = torch.linalg.lstsq(basis, values).solution  # (5, E)
-            error = (basis @ found - values).abs().amax(0)
-            better = (error < best) & (error < 1e-3) & (best > 1e-3)
-            terms[better], best[better] = found.T[better], error[better]
-            cells[better] = torch.tensor([row, column])
-    terms[best > 1e-3] = torch.nan
-    return terms, cells
+    c, s = angle.flatten(1).T.cos(), angle.flatten(1).T.sin()  # (cells, TABLES)
+    basis = torch.stack((torch.ones_like(c), c, s, c * c, c * s), -1)  # (cells, TABLES, 5)
+    solutions = torch.linalg.lstsq(basis, values.expand(len(c), -1, -1)).solution  # (cells, 5, E)
+    error, cell = (basis @ solutions - values).abs().amax(1).min(0)
+    terms = solutions[cell, :, torch.arange(len(cell))]
+    terms[error > 1e-3] = torch.nan
+    return terms, torch.where(terms[:, 1:].abs().amax(1) > 1e-3, cell, -1)
 
 
 # Wrong formulas, as ``formula_text`` writes them.

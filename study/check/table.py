@@ -1,13 +1,12 @@
 """Measure ``precompute_freqs_cis``: its form, the lengths of its numbers, its positions and its exponents.
 
-Each probe changes one argument. The base of the probes is small, so that no angle between two rows exceeds half a
-turn and the frequencies can be read from the table.
+The base of the probes is small, so that no angle between two rows exceeds half a turn, and positions and frequencies
+can be read from the table. Each probe changes one argument.
 """
 
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
-from itertools import product
 from typing import Any
 
 import torch
@@ -15,58 +14,47 @@ from torch import Tensor
 
 from .calls import Caller, Raised, kind
 from .faults import FAULTS, Fault
-from .forms import Conventions, Reading, angles, close, read_table, unit
+from .forms import Conventions, angles, close, read_table, unit
 from .verdict import Finding, numbers
 
 ARGUMENTS = ("dim", "end", "theta")
-END, OTHER_END = 7, 11
+END, LONGER = 7, 11
 THETA, OTHER_THETA = 3.0, 2.0
-SLOW = 1000.0  # a base whose slow pairs show a factor of up to 57
-LONG = (16, 2051, 10000.0)
-OTHERS = ((4, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0))
-HALF = (torch.float16, torch.bfloat16)
+PROBES = [(dim, end, theta) for dim in (8, 6, 4) for end in (END, LONGER) for theta in (THETA, OTHER_THETA)]
+FAR = (16, 2051, 10000.0)  # positions for which 16 bits are not enough
+OTHERS = ((4, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0), FAR)
 TOLERANCE = 5e-3
 
 # What each part of the table may hold, as a function of the right angles (end, dim/2).
 PARTS: dict[str, Callable[[Tensor], Tensor]] = {
     "0": torch.zeros_like,
-    "1": torch.ones_like,
     "cos a": torch.cos,
     "sin a": torch.sin,
-    "-sin a": lambda angle: -angle.sin(),
     "a": lambda angle: angle,
     "exp a": torch.exp,
-    "tan a": torch.tan,
     "theta^(-2i/dim)": lambda angle: angle[1:2].expand_as(angle),
-    "cos theta^(-2i/dim)": lambda angle: angle[1:2].cos().expand_as(angle),
-    "sin theta^(-2i/dim)": lambda angle: angle[1:2].sin().expand_as(angle),
 }
 FAULTS_OF_PARTS: dict[tuple[str, ...], Fault] = {
-    ("cos a",): FAULTS["REAL"],
     ("cos a", "0"): FAULTS["REAL"],
-    ("sin a",): FAULTS["ONLY_SINES"],
     ("sin a", "0"): FAULTS["ONLY_SINES"],
     ("0", "sin a"): FAULTS["ONLY_SINES"],
-    ("sin a", "cos a"): FAULTS["SWAPPED"],
     ("cos a", "cos a"): FAULTS["TWO_OF_A_KIND"],
     ("sin a", "sin a"): FAULTS["TWO_OF_A_KIND"],
-    ("a",): FAULTS["ANGLES"],
     ("a", "a"): FAULTS["ANGLES"],
     ("a", "0"): FAULTS["ANGLES"],
     ("0", "a"): FAULTS["ANGLES"],
-    ("exp a",): FAULTS["NO_J"],
     ("exp a", "0"): FAULTS["NO_J"],
-    ("theta^(-2i/dim)",): FAULTS["FREQUENCIES"],
+    ("theta^(-2i/dim)", "0"): FAULTS["FREQUENCIES"],
 }
-FACTORS: list[tuple[float, Fault]] = [
-    (-1.0, FAULTS["SIGN"]),
-    (180 / math.pi, FAULTS["DEGREES"]),
-    (math.pi / 180, FAULTS["DEGREES"]),
-    *((factor, FAULTS["CIRCLES"]) for factor in (2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi))),
-]
+FACTORS = {
+    -1.0: FAULTS["SIGN"],
+    180 / math.pi: FAULTS["DEGREES"],
+    math.pi / 180: FAULTS["DEGREES"],
+    **dict.fromkeys((2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi)), FAULTS["CIRCLES"]),
+}
 
 
-def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
+def measure(call: Caller, conventions: Conventions) -> Iterator[Finding | str]:
     yield from call.order_finding("precompute_freqs_cis")
     raw = call(8, END, THETA)
     read = read_table(raw, 8, END)
@@ -76,42 +64,26 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     if read.fault:
         yield Finding("The form of the table for dim 8 and end 7", kind(raw), "(7, 4), a complex tensor", read.fault)
     conventions.table = read.form
-    table = Table(call, read)
-    found = list(length_findings(read))
+    wrong = number_finding(read.table)
+    if wrong:
+        yield wrong
+        if wrong.fault not in (FAULTS["LENGTH"], FAULTS["SWAPPED"]):
+            return
+    table: dict[tuple[int, int, float], Tensor] = {}  # the angles for each probe, (end, dim/2)
+    for given in (*PROBES, *OTHERS):
+        raw = call(*given)
+        read = read_table(raw, *given[:2])
+        if read is None:
+            yield shape_finding(raw, *given[:2])
+            return
+        angle = read.table.angle()
+        table[given] = unwrapped(math.pi / 2 - angle if wrong and wrong.fault is FAULTS["SWAPPED"] else angle)
+    found = [*angle_findings(table, 8)] or [*angle_findings(table, 6)] or [*other_findings(table)]
     yield from found
-    if found and found[-1].fault not in (FAULTS["LENGTH"], FAULTS["SWAPPED"]):
-        return
-    found = list(angle_findings(table))
-    yield from found
-    if not found:
-        yield from other_findings(table)
-    yield from default_finding(table)
-
-
-class Table:
-    """The reader's table as complex numbers of length 1, for any arguments."""
-
-    def __init__(self, call: Caller, read: Reading) -> None:
-        self.call = call
-        self.count = len(read.parts)
-        self.swapped = self.count == 2 and is_swapped(read)
-
-    def __call__(self, *given: Any) -> Tensor:
-        """complex128 (end, dim/2). Raises ShapeError if the form differs from that of the first table."""
-        raw = self.call(*given)
-        read = read_table(raw, given[0], given[1])
-        if read is None or len(read.parts) != self.count:
-            raise ShapeError(shape_finding(raw, given[0], given[1]))
-        table = read.rotations()
-        table = 1j * table.conj() if self.swapped else table
-        length = table.abs()
-        return torch.where(length > 1e-9, table / length, torch.ones_like(table))
-
-
-class ShapeError(Exception):
-    def __init__(self, finding: Finding) -> None:
-        super().__init__(finding)
-        self.finding = finding
+    yield from default_finding(call)
+    parts = raw if isinstance(raw, tuple | list) else [raw]
+    if any(torch.is_tensor(part) and part.dtype.itemsize == 2 for part in parts):
+        yield "The table is rounded to 16 bits: keep it in float32, because it is small."
 
 
 def shape_finding(raw: Any, dim: int, end: int) -> Finding:
@@ -119,268 +91,166 @@ def shape_finding(raw: Any, dim: int, end: int) -> Finding:
     fault = None
     if raw is None:
         fault = FAULTS["NOT_RETURNED"]
-    elif any(shape[-1:] == (dim // 2,) and shape[:1] != (end,) for shape in shapes):
-        fault = FAULTS["ROWS"]
-    elif any(shape == (end, dim) for shape in shapes):
+    elif (dim // 2,) in shapes:
+        fault = FAULTS["FREQUENCIES"]
+    elif (end, dim) in shapes:
         fault = FAULTS["CHANNELS"]
+    elif any(shape[-1:] == (dim // 2,) for shape in shapes):
+        fault = FAULTS["ROWS"]
     elif any(len(shape) == 2 and shape[0] == end for shape in shapes):
         fault = FAULTS["COLUMNS"]
     expected = f"({end}, {dim // 2}), complex, or the tuple (cos, sin)"
-    if fault is FAULTS["ROWS"] and any(shape == (dim // 2,) for shape in shapes):
-        fault = FAULTS["FREQUENCIES"]
     return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, fault)
 
 
-def is_swapped(read: Reading) -> bool:
-    return bool(read.form and read.form.container == "complex") and close(
-        read.rotations()[0] - 1j, torch.zeros(1).expand(4)
+def number_finding(table: Tensor) -> Finding | None:
+    """Whether the numbers are the cosine and the sine of one angle, so that each has the length 1."""
+    right, length = angles(8, END, THETA), table.abs()
+    names = tuple(
+        next((name for name, formula in PARTS.items() if close(part, formula(right), 1e-2)), "")
+        for part in (table.real, table.imag)
     )
-
-
-def part_names(parts: list[Tensor]) -> tuple[str, ...]:
-    """What each part holds, by its numbers; empty for a part that holds none of PARTS."""
-    right = angles(8, END, THETA)
-    names = []
-    for part in parts:
-        names.append(next((name for name, formula in PARTS.items() if close(part, formula(right), 1e-2)), ""))
-    return tuple(names)
-
-
-def length_findings(read: Reading) -> Iterator[Finding]:
-    """Whether the two parts are the cosine and the sine of one angle, so that every number has the length 1."""
-    names = part_names(read.parts)
-    fault = FAULTS_OF_PARTS.get(names)
-    expected = "cos a and sin a"
-    if fault:
-        yield Finding("The numbers of the table at the angle a hold", " and ".join(names), expected, fault)
-        return
-    if len(read.parts) == 1:
-        sentence = "The table has one real number for each position and pair; row 1"
-        yield Finding(sentence, numbers(read.parts[0][1]), "a cosine and a sine", FAULTS["REAL"])
-        return
-    if is_swapped(read):
-        yield Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", FAULTS["SWAPPED"])
-        return
-    table = read.rotations()
-    length = table.abs()
-    if close(length, torch.ones_like(length), TOLERANCE * 2):
-        return
-    if all(names):
-        yield Finding("The numbers of the table at the angle a hold", " and ".join(names), expected)
-        return
-    known = length > 1e-6
-    fault = None
-    if (table[known].angle() - 1).abs().max() < 1e-3:
-        fault = FAULTS["POLAR"]
-    elif (length - length.mean()).abs().max() < 1e-3 or is_turning(table, length):
-        fault = FAULTS["LENGTH"]
-    yield Finding("Every number has the length 1; the lengths of row 2", numbers(length[2]), "1, 1, 1, 1", fault)
-
-
-def is_turning(table: Tensor, length: Tensor) -> bool:
-    """Whether the directions of the numbers turn steadily from row to row, whatever their lengths."""
-    if (length[1:] < 1e-6).any():
-        return False
-    steps = turns(table[1:] / length[1:])
-    return bool((steps - steps[:1]).abs().max() < 1e-3)
-
-
-def turns(table: Tensor) -> Tensor:
-    """The angles from each row to the next, between -pi and pi: (end - 1, dim/2)."""
-    return (table[1:] * table[:-1].conj()).angle()
-
-
-def frequencies(table: Tensor) -> Tensor:
-    """Radians per position of each pair, from the whole table, because one step may be rounded: (dim/2,)."""
-    return turns(table).mean(0)
-
-
-def angle_findings(table: Table) -> Iterator[Finding]:
-    """Positions and exponents, where the first table that is wrong shows them."""
-    for dim in (8, 6):
-        found = table(dim, END, THETA)
-        if close(found, unit(angles(dim, END, THETA)), TOLERANCE):
-            continue
-        steps = turns(found)
-        if (steps - steps[:1]).abs().max() > 2e-2:
-            yield uneven_finding(found, dim)
-            return
-        starts = list(start_finding(found, dim))
-        yield from starts
-        if starts and starts[0].fault in (FAULTS["ADDED_ANGLES"], FAULTS["POSITIONS"]):
-            return
-        yield from frequency_findings(table, dim)
-        return
-
-
-def uneven_finding(found: Tensor, dim: int) -> Finding:
-    """The angle does not grow by the same amount from each position to the next."""
-    grown = found[0].angle() + torch.cat((torch.zeros(1, dim // 2), turns(found).cumsum(0)))  # (end, dim/2)
-    if close(grown[4], grown[2] ** 2, 1e-2):  # p^f
-        sentence = "The angles at position 2 are the product of 2 and the frequencies"
-        return Finding(sentence, numbers(grown[2]), numbers(angles(dim, END, THETA)[2]), FAULTS["ADDED_ANGLES"])
-    right = angles(dim, END, THETA)
-    pair = int(((grown - right).abs() > 1e-2).any(0).nonzero()[0])
-    sentence = f"The angles of pair {pair} at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
-    return Finding(sentence, numbers(grown[:, pair]), numbers(right[:, pair]), FAULTS["POSITIONS"])
-
-
-def start_finding(found: Tensor, dim: int) -> Iterator[Finding]:
-    """The angles of row 0, which are 0; otherwise the position from which the rows count."""
-    first = found[0].angle()
-    steps = frequencies(found)
-    if close(first, torch.zeros_like(first), TOLERANCE):
-        return
-    right = angles(dim, END, THETA)[1]
-    fault = None
-    start = next((k for k in (1, -1, *range(2, END), -2) if close(unit(k * steps), found[0], 2e-2)), None)
-    if steps.abs().max() < 1e-3:
-        sentence, yours, expected = "The angles of all rows are the same", numbers(first), "0, then 1, 2 .. times those"
-        yield Finding(sentence, yours, expected, FAULTS["POSITIONS"])
-        return
-    if close(first.abs(), right, TOLERANCE) and close(steps, torch.ones_like(steps), TOLERANCE):
-        fault = FAULTS["ADDED_ANGLES"]
-    elif close(unit((END - 1) * right), found[0], 2e-2) and close(steps, -right, 2e-2):
-        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", FAULTS["POSITIONS"])
-        return
-    elif start is not None:
-        rows = f"{start}, {start + 1}, {start + 2}"
-        yield Finding("The positions of rows 0, 1, 2 ..", rows, "0, 1, 2", FAULTS["SHIFTED"])
-        return
-    yield Finding("Position 0 is not rotated; the angles of row 0", numbers(first), "0", fault)
-
-
-def frequency_findings(table: Table, dim: int) -> Iterator[Finding]:
-    """A factor of all angles, or the exponents of theta."""
-    steps = frequencies(table(dim, END, THETA))
-    right = angles(dim, END, THETA)[1]
-    if close(steps, right):
-        return
-    if close(steps, right, 1e-2):
-        yield Finding("The frequencies of dim 8, theta 3", numbers(steps, 6), numbers(right, 6), FAULTS["ROUNDED"])
-        return
-    if steps.abs().max() < 1e-3:
-        yield Finding("The angles of position 1", numbers(steps), numbers(right), FAULTS["POSITIONS"])
-        return
-    found = factor_finding(table, dim)
-    if found is not None:
-        yield found
-        return
-    if (steps < 0).all():
-        sentence = "Pair 0 rotates by one radian per position; its angle at position 1"
-        yield Finding(sentence, numbers(steps[:1]), "1", FAULTS["SIGN"])
-    yield exponent_finding(table, dim)
-
-
-def factor_finding(table: Table, dim: int) -> Finding | None:
-    """A finding if all angles are those expected, times one factor."""
-    slow = frequencies(table(16, END, SLOW))
-    right = angles(16, END, SLOW)[1]
-    ratios = slow[5:] / right[5:]
-    factor = float(ratios.mean())
-    if (ratios - factor).abs().max() > 5e-3 * abs(factor) or abs(factor) < 1e-6:
+    if names in FAULTS_OF_PARTS:
+        sentence = "The numbers of the table at the angle a hold"
+        return Finding(sentence, " and ".join(names), "cos a and sin a", FAULTS_OF_PARTS[names])
+    if close(table[0], torch.full_like(table[0], 1j)):
+        return Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", FAULTS["SWAPPED"])
+    if close(length, torch.ones_like(length), 2 * TOLERANCE):
         return None
-    for width, base, step in ((16, SLOW, slow), (dim, THETA, frequencies(table(dim, END, THETA)))):
-        if not close(unit(angles(width, END, base)[1] * factor), unit(step), 2e-2):
-            return None
-    fault = next((fault for number, fault in FACTORS if abs(factor - number) < 5e-3 * abs(number)), FAULTS["FACTOR"])
-    sentence = "All angles are the expected ones times a factor"
-    other = float(frequencies(table(16, OTHER_END, SLOW))[-1] / right[-1])
-    if abs(other - factor) > 5e-3 * abs(factor):
-        sentence += f", which depends on end (for end {END} and {OTHER_END})"
-        includes_end = abs(factor * (END - 1) - other * (OTHER_END - 1)) < 1e-2 * abs(factor)
-        is_longer = abs(factor * (END - 1) / END - other * (OTHER_END - 1) / OTHER_END) < 1e-2 * abs(factor)
-        fault = FAULTS["LINSPACE"] if includes_end or is_longer else FAULTS["POSITIONS"]
-        return Finding(sentence, f"{factor:.4g} and {other:.4g}", "1", fault)
-    return Finding(sentence, f"{factor:.4g}", "1", fault)
+    if names[1] == "0":
+        sentence = "The table has one real number for each position and pair; row 1"
+        return Finding(sentence, numbers(table.real[1]), "a cosine and a sine", FAULTS["REAL"])
+    fault = None
+    turns = unwrapped(table.angle())[1:].diff(dim=0)
+    if (table[1:].angle() - 1).abs().max() < 1e-3:
+        fault = FAULTS["POLAR"]
+    elif (turns - turns[0]).abs().max() < 1e-3:
+        fault = FAULTS["LENGTH"]
+    return Finding("Every number has the length 1; the lengths of row 2", numbers(length[2]), "1, 1, 1, 1", fault)
 
 
-def exponent_finding(table: Table, dim: int) -> Finding:
-    """The exponents e_i of the frequencies theta^(-e_i), from two values of theta."""
-    steps = frequencies(table(dim, END, THETA)).abs()
-    other = frequencies(table(dim, END, OTHER_THETA)).abs()
-    longer = frequencies(table(dim, OTHER_END, THETA)).abs()
-    right = torch.arange(0, dim, 2) / dim
-    exponents, others = -steps.log() / math.log(THETA), -other.log() / math.log(OTHER_THETA)
-    rates = f"The frequencies for dim {dim} and theta {THETA:g}"
-    if close(steps, other, 1e-3) and (steps - 1).abs().max() > 1e-2:
-        bases = (-steps[1:].log() / right[1:]).exp()
-        if not steps.isfinite().all() or (bases / bases[0] - 1).abs().max() > 2e-2 or abs(bases[0] - math.e) < 1e-2:
-            return Finding(rates, numbers(steps), numbers(THETA**-right), FAULTS["NOT_A_POWER"])
-        sentence = "The table does not depend on theta; for theta 3 and 2 it has the angles of theta"
-        return Finding(sentence, f"{float(bases.mean()):.4g}", "3 and 2", FAULTS["UNUSED"])
-    if not close(exponents, others, 2e-2):
-        return Finding(rates, numbers(steps), numbers(THETA**-right), FAULTS["NOT_A_POWER"])
+def unwrapped(angle: Tensor) -> Tensor:
+    """Angles (end, dim/2) plus full turns, so that no step from a row to the next exceeds half a turn."""
+    full_turns = (angle.diff(dim=0) / (2 * math.pi)).round().cumsum(0)
+    return torch.cat((angle[:1], angle[1:] - 2 * math.pi * full_turns))
+
+
+def same(angle: Tensor, right: Tensor, tolerance: float = 2e-2) -> bool:
+    """Whether angles are equal up to full turns."""
+    return close(unit(angle), unit(right), tolerance)
+
+
+def angle_findings(table: dict[tuple[int, int, float], Tensor], dim: int) -> Iterator[Finding]:
+    """Positions and exponents: the angles are (start + p) times theta^(-e), of which start is 0 and e is 2i/dim."""
+    found, right = table[dim, END, THETA], angles(dim, END, THETA)
+    if same(found, right, TOLERANCE):
+        return
+    first, steps = found[0], found.diff(dim=0)
+    step, frequencies = steps.mean(0), right[1]
+    factor = next((factor for factor in FACTORS if same(found, factor * right)), None)
+    if factor is not None:
+        sentence = "All angles are the expected ones times a factor"
+        yield Finding(sentence, f"{factor:.4g}", "1", FACTORS[factor])
+        return
+    if (steps - step).abs().max() > 2e-2:
+        pair = int(((found - right).abs() > 1e-2).any(0).nonzero()[0])
+        sentence = f"The angles of pair {pair} at positions 0, 1, 2 .. (dim {dim}, theta {THETA:g})"
+        fault = FAULTS["ADDED_ANGLES"] if close(found[4], found[2] ** 2, 1e-2) else FAULTS["POSITIONS"]  # p^f
+        yield Finding(sentence, numbers(found[:, pair]), numbers(right[:, pair]), fault)
+        return
+    if step.abs().max() < 1e-3:
+        sentence = "The angles of all rows are the same"
+        yield Finding(sentence, numbers(first), "0, then 1, 2 .. times the frequencies", FAULTS["POSITIONS"])
+        return
+    start = next((k for k in (0, 1, -1, *range(2, END), -2, 1 - END) if same(first, k * step)), None)
+    if start is None:
+        is_sum = close(first.abs(), frequencies, TOLERANCE) and close(step, torch.ones_like(step), TOLERANCE)
+        added = FAULTS["ADDED_ANGLES"] if is_sum else None
+        yield Finding("Position 0 is not rotated; the angles of row 0", numbers(first), "0", added)
+    elif start == 1 - END:
+        yield Finding("The positions of rows 0, 1, 2 ..", "6, 5, 4", "0, 1, 2", FAULTS["POSITIONS"])
+    elif start:
+        yours = f"{start}, {start + 1}, {start + 2}"
+        yield Finding("The positions of rows 0, 1, 2 ..", yours, "0, 1, 2", FAULTS["SHIFTED"])
+    if start is not None and start != 1 - END and not close(step, frequencies):
+        yield from frequency_findings({given: angle.diff(dim=0).mean(0) for given, angle in table.items()}, dim)
+
+
+def frequency_findings(step: dict[tuple[int, int, float], Tensor], dim: int) -> Iterator[Finding]:
+    """A factor of all angles, or the exponents of theta, from the radians per position for each probe, (dim/2,)."""
+    found, other, longer, narrow = (
+        step[given]
+        for given in ((dim, END, THETA), (dim, END, OTHER_THETA), (dim, LONGER, THETA), (dim - 2, END, THETA))
+    )
+    exponents = torch.arange(0, dim, 2) / dim
+    right = THETA**-exponents
+    sentence = f"The frequencies for dim {dim} and theta {THETA:g}"
+    factors, factor, long_factor = found / right, float(found[0]), float(longer[0])
+    if close(found, right, 1e-2):
+        yield Finding(sentence, numbers(found, 6), numbers(right, 6), FAULTS["ROUNDED"])
+        return
+    if close(factors, torch.full_like(factors, factor)) and close(other, factor * OTHER_THETA**-exponents):
+        if abs(factor - long_factor) < 5e-3 * abs(factor):
+            yield Finding("All angles are the expected ones times a factor", f"{factor:.4g}", "1", FAULTS["FACTOR"])
+            return
+        positions = torch.arange(END)  # linspace ends at a whole number, 1 or end
+        fault = FAULTS["LINSPACE" if abs(factor * 6 - round(factor * 6)) < 1e-2 else "POSITIONS"]
+        yield Finding("The positions of rows 0, 1, 2 ..", numbers(factor * positions), numbers(positions), fault)
+        return
+    if (found < 0).all():
+        sign = "Pair 0 rotates by one radian per position; its angle at position 1"
+        yield Finding(sign, numbers(found[:1]), "1", FAULTS["SIGN"])
+    yours, others = (-x.abs().log() / math.log(theta) for x, theta in ((found, THETA), (other, OTHER_THETA)))
+    if not close(yours, others, 2e-2):
+        base = (-found[1:].abs().log() / exponents[1:]).exp()
+        is_fixed = close(found, other, 1e-3) and close(base / base[0], torch.ones_like(base), 2e-2)
+        if is_fixed and abs(base[0] - math.e) > 1e-2:
+            sentence = "The table does not depend on theta; for theta 3 and 2 it has the angles of theta"
+            yield Finding(sentence, f"{float(base.mean()):.4g}", "3 and 2", FAULTS["UNUSED"])
+        else:
+            yield Finding(sentence, numbers(found), numbers(right), FAULTS["NOT_A_POWER"])
+        return
+    # linspace ends at the same exponent for every dim, or at (dim - 1)/dim.
+    last, narrow_last = yours[-1], -narrow[-1].abs().log() / math.log(THETA)
+    ends = abs(last - narrow_last) < 1e-2 or abs(last * dim + 1 - dim) + abs(narrow_last * (dim - 2) + 3 - dim) < 1e-2
+    is_even = yours[0].abs() < 1e-2 < last and (yours.diff().diff().abs() < 1e-2).all()
     fault = FAULTS["EXPONENT"]
-    if not close(steps, longer, 1e-3):
+    if not close(found, longer, 1e-3):
         fault = FAULTS["END_FOR_DIM"]
-    elif close(exponents, -right, 1e-2):
+    elif close(yours, -exponents, 1e-2):
         fault = FAULTS["INVERTED"]
-    elif (exponents.diff() < -1e-3).all() and (exponents > -1e-3).all():
+    elif (yours.diff() < -1e-3).all() and (yours > -1e-3).all():
         fault = FAULTS["REVERSED"]
-    elif has_last(table, dim, exponents):
+    elif is_even and ends:
         fault = FAULTS["LINSPACE"]
     sentence = f"The exponents e of the frequencies theta^(-e) for dim {dim}"
-    return Finding(sentence, fractions(exponents), fractions(right), fault)
+    yield Finding(sentence, fractions(yours), fractions(exponents), fault)
 
 
-def has_last(table: Table, dim: int, exponents: Tensor) -> bool:
-    """Whether the exponents end at the same number, or at (dim - 1)/dim, for any dim: linspace includes its end."""
-    if (exponents.diff().diff().abs() > 1e-2).any() or exponents[0].abs() > 1e-2 or exponents[-1] < 1e-2:
-        return False
-    narrow = -frequencies(table(dim - 2, END, THETA)).abs().log() / math.log(THETA)
-    lasts = [(float(exponents[-1]), dim), (float(narrow[-1]), dim - 2)]
-    ends = (lambda dim: lasts[0][0], lambda dim: (dim - 1) / dim)
-    return any(all(abs(last - end(width)) < 1e-2 for last, width in lasts) for end in ends)
-
-
-def other_findings(table: Table) -> Iterator[Finding]:
-    """Other sizes and bases, and positions far away, where 16 bits are not enough."""
-    for given in (*OTHERS, LONG):
-        dim, end, theta = given
-        found = table(*given)
-        right = angles(*given)
-        wrong = (found - unit(right)).abs() > 2 * TOLERANCE
+def other_findings(table: dict[tuple[int, int, float], Tensor]) -> Iterator[Finding]:
+    """Other sizes and bases, and positions far away."""
+    for given in OTHERS:
+        (dim, end, theta), found, right = given, table[given], angles(*given)
+        wrong = (unit(found) - unit(right)).abs() > 2 * TOLERANCE
         if wrong.any():
             p, i = (int(index) for index in wrong.nonzero()[0])
             sentence = f"The angle of pair {i} at position {p} (dim {dim}, end {end}, theta {theta:g}), modulo 2 pi"
-            yours, expected = (float(x[p, i].angle()) for x in (found, unit(right)))
-            fault = FAULTS["ROUNDED"] if given == LONG and is_rounded(found, right) else None
+            yours, expected = (float(unit(x[p, i]).angle()) for x in (found, right))
+            starts_right = ((found[1] - right[1]).abs() < 1e-2 * right[1]).all()
+            fault = FAULTS["ROUNDED"] if given == FAR and starts_right else None
             yield Finding(sentence, f"{yours:.4f}", f"{expected:.4f}", fault)
             return
 
 
-def is_rounded(table: Tensor, right: Tensor) -> bool:
-    """Whether positions, frequencies or angles were rounded to 16 bits, or the first rows are right and drift away."""
-    early = slice(0, 100)
-    if close(table[early], unit(right[early]), 2e-2):
-        return True
-    step = frequencies(table[:3])
-    p = torch.arange(len(table), dtype=torch.float64)
-    for dtype, row in product(HALF, (step, right[1])):
-        rounded = unit(torch.outer(p.to(dtype).double(), row.to(dtype).double()))
-        if (table - rounded).abs().median() < 2e-2:
-            return True
-    return bool(((step - right[1]).abs() < 1e-2 * right[1]).all())
-
-
-def default_finding(table: Table) -> Iterator[Finding]:
+def default_finding(call: Caller) -> Iterator[Finding]:
     sentence = "Without theta, the angle of pair 1 of dim 8 at position 1 is 10000^(-2/8)"
-    try:
-        found = table(8, 3)
-    except Raised as raised:
-        yield Finding(sentence, str(raised), "0.1", FAULTS["DEFAULT_THETA"])
+    given, default = (call.attempt(8, END, *theta) for theta in ((10000.0,), ()))
+    if isinstance(default, Raised):
+        yield Finding(sentence, str(default), "0.1", FAULTS["DEFAULT_THETA"])
         return
-    if not close(found, table(8, 3, 10000.0)):
-        yield Finding(sentence, f"{float(found[1, 1].angle()):.4g}", "0.1", FAULTS["DEFAULT_THETA"])
-
-
-def remarks(call: Caller) -> Iterator[str]:
-    raw = call.attempt(8, END, THETA)
-    for part in raw if isinstance(raw, tuple) else [raw]:
-        if isinstance(part, Tensor) and part.dtype in HALF:
-            yield "The table is rounded to 16 bits: keep it in float32, because it is small."
-            return
+    read = read_table(given, 8, END), read_table(default, 8, END)
+    if read[0] and read[1] and not close(read[0].table, read[1].table):
+        yield Finding(sentence, f"{float(read[1].table[1, 1].angle()):.4g}", "0.1", FAULTS["DEFAULT_THETA"])
 
 
 def fractions(x: Tensor) -> str:

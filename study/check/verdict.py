@@ -53,10 +53,7 @@ class Verdict:
         yield self.problem if self.outcome == "unloaded" else f"{self.function}: {self._head(hint_only)}"
         for number, finding in enumerate(self.findings):
             yield from wrapped(f"{finding.measured}:")
-            yours, expected = f"yours {finding.yours};", f"expected {finding.expected}."
-            one_line = f"{yours} {expected}"
-            for line in [one_line] if len(one_line) <= WIDTH - 4 else [yours, expected]:
-                yield from wrapped(line, "    ")
+            yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
             is_last = finding.fault not in [later.fault for later in self.findings[number + 1 :]]
             if finding.fault and is_last and not hint_only:
                 yield from wrapped(f"{finding.fault.why} See docs/rope.md, step {finding.fault.step}.")
@@ -64,21 +61,16 @@ class Verdict:
             yield from wrapped(f"This mistake has no name. See docs/rope.md, step {self.step}.")
         if self.findings and self.problem:
             yield from wrapped(f"It also raises an exception: {self.problem}")
-        for remark in self.remarks:
-            yield from wrapped(remark)
-        for line in self.printed:
-            yield f"  | {line}"
+        yield from (line for remark in self.remarks for line in wrapped(remark))
+        yield from (f"  | {line}" for line in self.printed)
 
     def _head(self, hint_only: bool) -> str:
-        if self.outcome == "half-split":
-            return "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
         if self.faults and not hint_only:
             return f"wrong: {', and '.join(fault.name for fault in self.faults)}"
         if self.outcome in ("raised", "stopped", "missing"):
             return f"{self.outcome}: {self.problem}"
-        if self.outcome == "unwritten":
-            return "not written yet"
-        return self.outcome
+        half_split = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
+        return {"half-split": half_split, "unwritten": "not written yet"}.get(self.outcome, self.outcome)
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:

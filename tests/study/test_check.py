@@ -12,12 +12,12 @@ from wrong_recipes import planted
 
 from study import check
 from study.__main__ import main
-from study.check import FUNCTIONS, Verdict, process, python_files
+from study.check import FUNCTIONS, process, python_files
 from study.check.faults import FAULTS, Fault
 from study.check.forms import Conventions, Form
-from study.check.judge import TOGETHER, counterparts, judge, judge_together
+from study.check.judge import TOGETHER, counterparts, judge
 from study.check.reader import Reader
-from study.check.verdict import Finding
+from study.check.verdict import Finding, Verdict
 from study.exercise import exercise
 
 REPO = Path(__file__).parents[2]
@@ -60,12 +60,16 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
 
 def verdicts(files: list[Path]) -> dict[str, Verdict]:
     conventions = Conventions()
-    reader = Reader(counterparts(conventions))
-    for path in files:
-        reader.load(path)
-    found = {function: judge(function, reader, conventions) for function in reader.defined()}
+
+    def reader() -> Reader:
+        loaded = Reader(counterparts(conventions))
+        for path in files:
+            loaded.load(path)
+        return loaded
+
+    found = {function: judge(function, reader(), conventions) for function in reader().functions()}
     if len(found) > 1 and conventions.right == set(found):
-        found[TOGETHER] = judge_together(reader, conventions)
+        found[TOGETHER] = judge(TOGETHER, reader(), conventions)
     return found
 
 
@@ -76,8 +80,8 @@ class Alone(Reader):
         super().__init__({})
         self.function = function
 
-    def find(self, function):
-        return self.function, Path("mine.py")
+    def functions(self):
+        return dict.fromkeys(FUNCTIONS, (self.function, Path("mine.py")))
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -120,22 +124,18 @@ def test_a_planted_mistake_is_named_and_nothing_else_is_wrong(tmp_path, title, f
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_wrong_recipe_is_answered_with_its_own_name(function):
     for name, title, written in planted():
-        if name != function:
-            continue
-        fault, _, tensor = title.partition(", in ")
-        expected = FAULTS[fault].only_in(tensor[0]) if tensor else FAULTS[fault]
-        table = Form() if function == RESHAPE else None  # otherwise a real table may be meant
-        verdict = judge(function, Alone(written), Conventions(table))
-        assert expected in verdict.faults, (title, verdict)
+        if name == function:
+            fault, _, tensor = title.partition(", in ")
+            expected = FAULTS[fault].only_in(tensor.removesuffix(" only")) if tensor else FAULTS[fault]
+            table = Form() if function == RESHAPE else None  # otherwise a real table may be meant
+            verdict = judge(function, Alone(written), Conventions(table))
+            assert expected in verdict.faults, (title, verdict)
 
 
-def test_a_fault_without_a_test_is_not_kept_and_each_that_the_code_refers_to_exists():
+def test_each_fault_is_in_the_code_and_planted_by_a_test():
     code = "".join(path.read_text(encoding="utf-8") for path in Path(check.__file__).parent.glob("*.py"))
-    assert set(re.findall(r'FAULTS\["(\w+)"\]', code)) == FAULTS.keys()
-    planted_names = {title.partition(",")[0] for _, title, _ in planted()} | {
-        title for title, *_ in changes("planted.diff")
-    }
-    assert FAULTS.keys() - planted_names == set()
+    tested = {title.partition(",")[0] for _, title, _ in planted()} | {title for title, *_ in changes("planted.diff")}
+    assert FAULTS.keys() <= tested & set(re.findall(r'"([A-Z_0-9]+)"', code))
 
 
 @pytest.mark.parametrize(("measured", "function", "style", "old", "new"), changes("unknown.diff"))
@@ -149,24 +149,19 @@ def test_a_mistake_without_a_name_is_shown_by_its_measurement(tmp_path, measured
 def test_the_step_of_each_fault_is_in_the_docs_and_about_its_function():
     headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
     about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "enters", 7: "attention", 8: "cache"}
-    about[12] = "mistakes"
     for fault in FAULTS.values():
-        assert about[fault.step] in headings[str(fault.step)], fault
+        assert (about | {12: "mistakes"})[fault.step] in headings[str(fault.step)], fault
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp_path, function):
     results = [
-        "None", "1", "'x'", "[]", "{}", "()", "(1, 2)", "(None, None)", "torch.zeros(())", "torch.zeros(3)",
-        "torch.zeros(2, 2)", "torch.zeros(0, 3)", "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()",
-        "(torch.zeros(3), torch.zeros(4))",
-        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]",
-        "torch.zeros(1, 2, 1, 1).to(torch.uint16)",
-        "args", "args[-2:]", "torch.zeros(4, 4, dtype=torch.int8)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
-        "type('T', (tuple,), {})((1, 2))",
+        "None", "1", "'x'", "[]", "{}", "()", "(None, None)", "torch.zeros(())", "torch.zeros(3)", "torch.zeros(0, 3)",
+        "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()", "(torch.zeros(3), torch.zeros(4))",
+        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]", "args", "args[-2:]",
+        "torch.zeros(1, 2, 1, 1).to(torch.uint16)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
+        "torch.zeros(2, 3, device='meta')",
     ]  # fmt: skip
-    if function == ROTATE:  # torch.equal does not support this dtype
-        results.append("tuple(x.to(torch.complex32) for x in args[:2])")
     for result in results:
         text = f"def {function}(*args):\n    return {result}\n"
         if function == CACHE:
@@ -203,11 +198,9 @@ def test_the_message_of_an_exception_has_the_shapes_of_the_local_tensors(tmp_pat
     ("text", "message"),
     [
         ("def f(:\n", "line 1: SyntaxError: "),
-        ("\udcff", "SyntaxError"),
         ("x = '\0'", "source code string cannot contain null bytes"),
         ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
         ("raise ValueError('two\\nlines')\n", "line 1: ValueError: two lines"),
-        ("assert 1 == 2\n", "line 1: AssertionError"),
         ("import nothing_of_this_name\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
     ],
 )
@@ -228,27 +221,22 @@ def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are
     assert outcomes == ({MASK: "wrong"} if parsed else {}) | {ATTEND: "right"}
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "function"),
-    [("KVCache", "KVcache", CACHE), ("apply_rotary_emb", "apply_rotary_embedding", ROTATE)],
-)
-def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path, old, new, function):
-    (tmp_path / "mine.py").write_text(STYLES["complex"].replace(old, new), encoding="utf-8")
-    verdict = next(each for each in process.judge_files([tmp_path / "mine.py"], 10.0) if each.function == function)
+def test_a_misspelt_function_is_missing_and_its_similar_name_is_shown(tmp_path):
+    (tmp_path / "mine.py").write_text(STYLES["complex"].replace("KVCache", "KVcache"), encoding="utf-8")
+    verdict = next(each for each in process.judge_files([tmp_path / "mine.py"], 10.0) if each.function == CACHE)
     assert verdict.outcome == "missing"
-    assert f"mine.py defines {new}; rename it" in verdict.problem
-    assert check.is_bad(verdict)
+    assert "mine.py defines KVcache; rename it" in verdict.problem
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn", "int64", "bfloat16"])
+@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn"])
 def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
     right = ".tril(diagonal=start_pos)"
     found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
     assert found[MASK].faults == [FAULTS["NOT_BOOLEAN"]]
 
 
-def test_functions_that_are_not_written_for_some_sizes_raise_together(tmp_path):
-    stub = "    if xq.shape[:3] == (2, 6, 4):\n        raise NotImplementedError\n"
+def test_functions_that_raise_for_some_sizes_raise_together(tmp_path):
+    stub = "    if xq.shape[:3] == (2, 6, 4):\n        raise IndexError\n"
     text = changed("complex", "    G = ", f"{stub}    G = ")
     found = judged(tmp_path, text)
     assert found[ATTEND].outcome == "right"
@@ -265,65 +253,42 @@ def test_mistakes_in_several_stages_are_all_named(tmp_path):
 
 
 def test_functions_that_are_right_alone_in_different_layouts_are_wrong_together(tmp_path):
-    text = STYLES["complex"]
-    halves = STYLES["halves"]
-    rotation = halves[halves.index("def reshape") : halves.index("def causal_mask")]
-    table = halves[halves.index("def precompute") : halves.index("def reshape")]
-    other = text.replace("def attention", f"{table}{rotation}\n\ndef attention")
-    other = other.replace(
-        "xq, xk = apply_rotary_emb(xq, xk, freqs_cis)",
-        """cos, sin = (part[None, :, None] for part in freqs_cis)
-    c, s = cos[..., : cos.shape[-1] // 2], sin[..., : sin.shape[-1] // 2]
-    xq, xk = (torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
-              for a, b in ((x[..., ::2], x[..., 1::2]) for x in (xq, xk)))""",
-    )
-    found = judged(tmp_path, other)
-    assert {verdict.outcome for name, verdict in found.items() if name != TOGETHER} == {"right", "half-split"}
-    assert found[TOGETHER].outcome == "wrong"
-    assert found[TOGETHER].findings[0].yours == "neighbours and halves"
+    right = "    xq, xk = apply_rotary_emb(xq, xk, freqs_cis)\n    G = "
+    halves = """
+    xq, xk = (torch.complex(*x.chunk(2, -1)) * freqs_cis[None, :, None] for x in (xq, xk))
+    xq, xk = (torch.cat((x.real, x.imag), -1) for x in (xq, xk))
+    G = """
+    found = judged(tmp_path, changed("complex", right, halves))
+    assert (found[ROTATE].outcome, found[ATTEND].outcome) == ("right", "half-split")
+    assert found[TOGETHER].findings[0].yours == "halves and neighbours"
 
 
-def test_a_function_that_does_not_end_or_ends_the_process_stops_alone(tmp_path):
+def test_a_function_that_does_not_end_or_ends_the_process_or_fills_the_memory_stops_alone(tmp_path):
     (tmp_path / "mine.py").write_text(
-        STYLES["halves"] + "import os, signal, time\n"
-        "def causal_mask(start_pos, T):\n    print('asleep')\n    time.sleep(1000)\n"
+        STYLES["complex"] + "import os\nprint('hello\\n' * 7, '\\033[2J')\n"
+        "def precompute_freqs_cis(*values):\n    while True:\n        pass\n"
+        "def apply_rotary_emb(*values):\n    return input('name? ')\n"
         "KVCache.update = lambda *values: os._exit(0)\n"
-        "def attention(*values):\n    while True:\n        pass\n",
-        encoding="utf-8",
-    )
-    answer = check.check(file=tmp_path / "mine.py", seconds=3.0)
-    lines = [line for line in str(answer).splitlines() if line[0] != " "]
-    assert answer.code == 1
-    assert sum(": right" in line for line in lines) == 3
-    endless = "stopped: it did not end within 3 seconds; is there an endless loop? (--seconds N gives more)"
-    assert lines[3] == f"causal_mask: {endless}"
-    assert "  | asleep" in str(answer)
-    assert lines[4].startswith("KVCache: stopped: it ended the process with status 0")
-    assert lines[5] == f"attention: {endless}"
-
-
-def test_memory_is_limited_input_raises_and_the_last_printed_lines_are_shown(tmp_path):
-    (tmp_path / "mine.py").write_text(
-        "import torch\nprint('hello\\n' * 7, '\\033[2J')\ndef causal_mask(start_pos, T):\n    return input('name? ')\n"
         "def attention(*values):\n    kept = []\n    while True:\n        kept.append(torch.empty(1 << 28))\n",
         encoding="utf-8",
     )
     for name in ("model.py", "random.py"):  # of the current directory, which the check must not import
         (tmp_path / name).write_text("raise SystemExit(7)\n", encoding="utf-8")
-    words = [sys.executable, "-P", "-m", "study", "check", "mine.py"]
+    words = [sys.executable, "-P", "-m", "study", "check", "mine.py", "--seconds", "3"]
     env = os.environ | {"PYTHONPATH": str(REPO)}
     ended = subprocess.run(words, cwd=tmp_path, env=env, capture_output=True, text=True, encoding="utf-8")
     assert (ended.returncode, ended.stderr) == (1, "")
     lines = ended.stdout.splitlines()
-    assert lines[0] == "mine.py: loaded"
-    assert lines[1:7] == ["  | (more lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
-    raised, prompt, memory, absent = lines[7:]
-    assert prompt.startswith("  | name?")
-    assert "attention" not in prompt
-    assert absent.startswith("not found: precompute_freqs_cis, ")
-    assert raised.startswith("causal_mask: raised: ")
-    assert "line 4: EOFError" in raised
-    assert memory.startswith("attention: raised: ")
+    assert lines[:7] == ["mine.py: loaded", "  | (more lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
+    endless, reshape, rotation, prompt, mask, cache, memory = lines[7:]
+    limit = "it did not end within 3 seconds; is there an endless loop? (--seconds N gives more)"
+    assert endless == f"{TABLE}: stopped: {limit}"
+    assert (reshape, mask) == (f"{RESHAPE}: right", f"{MASK}: right")
+    assert rotation.startswith(f"{ROTATE}: raised: mine.py line ")
+    assert "EOFError" in rotation
+    assert prompt.startswith("  | name? ")
+    assert cache == f"{CACHE}: stopped: it ended the process with status 0 (os._exit, or out of memory?)"
+    assert memory.startswith(f"{ATTEND}: raised: ")
     assert "memory" in memory
 
 
@@ -345,11 +310,12 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
 def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
     (tmp_path / "empty").mkdir()
-    (tmp_path / "mine.py").write_text("x = 1\n", encoding="utf-8")
+    mine = tmp_path / "mine.py"
+    mine.write_text("x = 1\n", encoding="utf-8")
     for options, message in (
         ({}, "no file is given"),
-        ({"file": tmp_path / "mine.py"}, "defines none of precompute_freqs_cis, "),
-        ({"file": tmp_path / "mine.py", "seconds": 0.0}, "seconds is 0: give a number above 0"),
+        ({"file": mine}, "defines none of precompute_freqs_cis, "),
+        ({"file": mine, "seconds": 0.0}, "seconds is 0: give a number above 0"),
         ({"file": tmp_path / "empty"}, "has no Python file"),
     ):
         with pytest.raises(ValueError, match=message):
@@ -382,13 +348,6 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
     assert main() == 1
     absent = ", ".join(FUNCTIONS[1:])
     assert capsys.readouterr().out == f"{TABLE}: wrong\n  Hint:\n    yours 1; expected 2.\nnot found: {absent}\n"
-
-
-@pytest.mark.parametrize("topic", ["check", "exercise", "page"])
-def test_a_topic_without_a_picture_refuses_plot(monkeypatch, topic):
-    monkeypatch.setattr(sys, "argv", ["study", topic, "mine", "--plot", "x.png"])
-    with pytest.raises(ValueError, match=rf"^{topic} has no picture: leave out --plot x\.png$"):
-        main()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="names cannot have these characters there")

@@ -5,14 +5,13 @@ import re
 
 import pytest
 import torch
+from study_models import TEXT
 
 from model.weights import load_tokenizer
 from study import compare, scheme_training
 from study.positions import SCHEMES
 from study.topic import save_plot
 from study.topics import run
-
-TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
 
 @pytest.fixture
@@ -55,19 +54,6 @@ def test_a_run_whose_result_line_was_cut_short_is_trained_again(small, capsys):
 
     other_budget = small | {"steps": 3, "dry": True}
     assert run("compare", **other_budget).tables[0].rows == []
-
-
-def test_a_text_that_changes_while_the_tokenizer_is_trained_is_refused(small, text, monkeypatch):
-    learn = scheme_training.cached_tokenizer
-
-    def changing(*args):
-        file = learn(*args)
-        text.write_text(TEXT + "more", encoding="utf-8")
-        return file
-
-    monkeypatch.setattr(scheme_training, "cached_tokenizer", changing)
-    with pytest.raises(ValueError, match=r"text\.txt changed while it was read: run again"):
-        run("compare", **small)
 
 
 def announced_runs(capsys) -> list[tuple[str, int]]:

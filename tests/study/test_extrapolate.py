@@ -3,24 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from study_models import TEXT, save_random
 
-from model import ModelArgs
 from model.decoding.endless import EndlessCache
-from model.text.train_tokenizer import train_tokenizer
-from model.weights import load_tokenizer, save_model, save_tokenizer
-from study.extrapolate import (
-    endless_logits,
-    endless_losses,
-    endless_steps,
-    last_predictions,
-    loss_table,
-    memory_table,
-)
-from study.positions import build_scheme
+from study.extrapolate import endless_logits, endless_losses, endless_steps, last_predictions, loss_table, memory_table
 from study.topic import save_plot
 from study.topics import run
-
-TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
 
 @pytest.fixture
@@ -31,7 +19,7 @@ def model(small_model):
 @torch.no_grad()
 def test_forwards_of_many_tokens_give_the_logits_of_one_token_at_a_time(model):
     text = torch.randint(37, (77,))
-    cache, start_pos, logits = EndlessCache(model.args, model.freqs_cis), 0, []
+    cache, start_pos, logits = EndlessCache(model), 0, []
     for token in text:
         start_pos = cache.make_room(start_pos)
         logits.append(model(token[None, None], start_pos, cache)[0, 0])
@@ -81,28 +69,10 @@ def test_within_the_context_the_loss_is_that_of_a_plain_forward(model):
         torch.testing.assert_close(losses[:, :24], plain, atol=1e-5, rtol=0)
 
 
-@pytest.fixture(scope="module")
-def saved(tmp_path_factory):
-    """``saved(scheme)``: a random model of that scheme on disk, with weights large enough for positions to matter."""
-    home = tmp_path_factory.mktemp("models")
-    tokenizer = load_tokenizer(train_tokenizer([TEXT], home / "tokenizer.model", "bpe", 300))
-    (home / "text.txt").write_text(TEXT, encoding="utf-8")
-
-    def make(scheme, max_seq_len=32):
-        args = ModelArgs(
-            dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=max_seq_len
-        )
-        torch.manual_seed(0)
-        model = build_scheme(args, scheme)
-        with torch.no_grad():
-            for weight in model.parameters():
-                if weight.ndim > 1:
-                    weight.normal_(std=0.3)
-        save_model(model, home / scheme)
-        save_tokenizer(tokenizer, home / scheme)
-        return home / scheme, home / "text.txt"
-
-    return make
+@pytest.fixture
+def saved(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    return lambda scheme, max_seq_len=32: (save_random(tmp_path, scheme, max_seq_len)[0], tmp_path / "text.txt")
 
 
 @pytest.mark.parametrize("scheme", ["rope", "alibi", "partial"])

@@ -4,26 +4,17 @@ import shutil
 
 import pytest
 import torch
+from script_helpers import run_in_process
+from study_models import TEXT, save_random
 
-from model import ModelArgs, Transformer
+import train
 from model.cli import toml_text
-from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
-from model.weights import load_tokenizer, save_model, save_tokenizer
-from study.attention_maps import (
-    attention_weights,
-    most_readable,
-    profile,
-    readable,
-    uniform,
-    weight_by_distance,
-)
+from model.weights import load_tokenizer
+from study.attention_maps import attention_weights, most_readable, profile, readable, uniform
 from study.extrapolate import full, windowed
-from study.positions import SCALINGS, scaled, with_more_positions
-from study.topic import open_model, open_text, save_plot, windows_of
+from study.topic import open_model, open_windows, save_plot
 from study.topics import run
-
-TEXT = "".join(f"line {n}: a rope of {n * n} yards, laid in {n % 7} strands.\n" for n in range(900))
 
 
 @pytest.fixture(scope="module")
@@ -34,21 +25,8 @@ def text(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def trained(tmp_path_factory, text):
-    """A random model on disk, with weights large enough for positions to matter."""
-    directory = tmp_path_factory.mktemp("model")
-    train_tokenizer([TEXT], directory / "tokenizer.model", "bpe", 300)
-    tokenizer = load_tokenizer(directory / "tokenizer.model")
-    torch.manual_seed(0)
-    args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=tokenizer.vocab_size, max_seq_len=32)
-    model = Transformer(args)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.normal_(std=0.3)
-    save_model(model, directory)
-    save_tokenizer(tokenizer, directory)
-    return directory, model.eval()
+def trained(tmp_path_factory):
+    return save_random(tmp_path_factory.mktemp("model"))
 
 
 @pytest.fixture
@@ -77,10 +55,19 @@ def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(train
 
 
 def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
-    directory, _ = trained
-    report = run("attention", model=directory, prompt="a rope of 9 yards\nand $1$")
+    directory, model = trained
+    prompt = "a rope of 9 yards\nand $1$"
+    report = run("attention", model=directory, prompt=prompt)
     heads, curve = report.tables
     assert len(heads.rows) == 8
+    maps, _ = attention_weights(model, torch.tensor([load_tokenizer(directory).encode(prompt)]))
+    weights = maps[1, 0, 2].tolist()  # of layer 1, head 2
+    later = range(1, len(weights))
+    far = sum((t - s) * weights[t][s] for t in later for s in range(t)) / len(weights)
+    shares = [sum(weights[t][s] for t, s in pairs) / len(later) for pairs in (
+        [(t, t) for t in later], [(t, t - 1) for t in later], [(t, 0) for t in later]
+    )]  # fmt: skip
+    assert heads.rows[6][:6] == (1, 2, f"{far:.1f}", *(f"{share:.0%}" for share in shares))
     assert "on the prompt" in heads.title
     assert [row[1] for row in curve.rows] != [row[2] for row in curve.rows]
     pytest.importorskip("matplotlib")
@@ -106,15 +93,26 @@ def test_attention_averages_windows_of_the_models_validation_text(run_directory,
     assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
     assert curve.rows[-1][0] == 24
     _, tokenizer = open_model(run_directory)
-    ids, _ = open_text(run_directory, (), tokenizer, 100)
-    val = tokenizer.decode(ids.tolist())
-    assert TEXT.endswith(val)
-    assert len(val) == pytest.approx(0.25 * len(TEXT), rel=0.05)
+    windows, _ = open_windows(run_directory, (), tokenizer, 3, 100)  # evenly spaced, to the end of the text
+    first, middle, last = (TEXT.index(tokenizer.decode(row.tolist())) for row in windows)
+    assert TEXT.endswith(tokenizer.decode(windows[-1].tolist()))
+    assert first == pytest.approx(0.75 * len(TEXT), rel=0.05)
+    assert middle == pytest.approx((first + last) / 2, rel=0.01)
 
 
-def test_windows_are_evenly_spaced_over_the_text():
-    assert windows_of(torch.arange(100).numpy(), 3, 10)[:, 0].tolist() == [0, 45, 90]
-    assert windows_of(torch.arange(30).numpy(), 1, 10).shape == (1, 10)
+@pytest.mark.parametrize("cached", [True, False])
+def test_attention_opens_a_run_that_lies_in_the_folder_of_its_own_text(trained, tmp_path, monkeypatch, cached):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "text.txt").write_text(TEXT, encoding="utf-8")
+    monkeypatch.chdir(tmp_path / "data")
+    out = tmp_path / "data" / "runs" / "mine"
+    settings = ["--data", ".", "--out_dir", str(out), "--max_steps", "2", "--dim", "16", "--n_layers", "1"]
+    settings += ["--n_heads", "2", "--max_seq_len", "16", "--vocab_size", "300", "--batch_size", "2"]
+    assert run_in_process(train.main, "train.py", *settings) == 0
+    if not cached:
+        shutil.rmtree(tmp_path / "cache")
+    assert len(run("attention", model=out, windows=3).tables[0].rows) == 2
 
 
 def test_a_model_without_its_training_text_needs_data(trained, run_directory, text):
@@ -126,9 +124,6 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
     config.write_text(toml_text(DataArgs(data=("gone.txt",))), encoding="utf-8")
     with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
         run("extrapolate", model=run_directory)
-    config.write_text(toml_text(DataArgs(data=("-",))), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"was trained on text from a pipe.*give the text with --data"):
-        run("extrapolate", model=run_directory)
     table, _ = run("attention", model=run_directory, data=(str(text),), windows=2).tables
     assert f"of the end of {text}" in table.title
 
@@ -137,8 +132,8 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
     directory, _ = trained
     report = run("cache", model=directory, prompt="a rope of 9 yards", calls=(1, 2, 1))
     calls, facts = report.tables
-    assert [row[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
-    assert calls.rows[0][1] == "'a rope of 9 yards'"
+    assert [row[0].split()[0] for row in calls.rows] == ["prefill", "decode", "chunk", "decode", "all"]
+    assert calls.rows[0][0] == "prefill 'a rope of 9 yards'"
     assert all(float(row[-1]) < 1e-4 for row in calls.rows)
     assert facts.rows[0][1] == "(1, 2, 32, 8) float32"
     pytest.importorskip("matplotlib")
@@ -148,13 +143,13 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
 def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
     directory, model = trained
     prompt = "a rope of 9 yards or more"
-    (table,) = run("trace", model=directory, prompt=prompt, position=5, head=3, pair=2).tables
+    (table,) = run("trace", model=directory, prompt=prompt, position=5, head=2, pair=2).tables
     assert "H=4 K=2 D=8" in table.title
     tokens = torch.tensor([load_tokenizer(directory).encode(prompt)])
     T = tokens.shape[1]
     shown = {row[1]: row[4] for row in table.rows}
     maps, _ = attention_weights(model, tokens)
-    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 3, 5, 4:7].tolist())
+    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 2, 5, 4:7].tolist())
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
     key = shown["self.keys[:, :, :end].type_as(xk)"]  # of the second key/value head, shared by the last two query heads
     assert key == shown["k.repeat_interleave(group, 1)"]
@@ -171,29 +166,6 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     torch.testing.assert_close(apart[:, 32:64], full(model, texts[:, 32:65]), atol=1e-5, rtol=0)
     torch.testing.assert_close(sliding[:, 32:48], full(model, texts[:, 16:49])[:, 16:], atol=1e-5, rtol=0)
     torch.testing.assert_close(sliding[:, 64:], full(model, texts[:, 48:81])[:, 16:], atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_windows_are_computed_in_batches_of_no_more_tokens_than_a_text_has(trained):
-    _, model = trained
-    texts = torch.randint(300, (5, 71), generator=torch.Generator().manual_seed(4))
-    sizes = []
-    handle = model.register_forward_pre_hook(lambda _, args: sizes.append(args[0].numel()))
-    losses = windowed(model, texts, 16)
-    handle.remove()
-    assert max(sizes) <= 70
-    torch.testing.assert_close(losses[3:4], windowed(model, texts[3:4], 16))
-
-
-def test_a_model_with_more_positions_gives_the_same_logits_unless_positions_are_scaled(trained):
-    _, model = trained
-    tokens = torch.randint(300, (1, 20))
-    longer = with_more_positions(model, 4)
-    torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
-    for scaling in SCALINGS:
-        longer = scaled(model, scaling, 4)
-        assert longer.args.max_seq_len == 128
-        assert (longer(tokens) - model(tokens)).abs().max() > 1e-3
 
 
 def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):
@@ -218,8 +190,7 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
         ("extrapolate", {"factor": 1_000_000}, "GB are free"),
         ("endless", {"keep": -1}, "keep is -1"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
-        ("attention", {"windows": 10**9}, "GB are free"),
-        ("cache", {"prompt": "rope " * 300}, "max_seq_len is 32, give fewer"),
+        ("cache", {"prompt": "rope " * 300}, "exceeds the context of 32"),
         ("trace", {"position": -40}, "position is -40"),
         ("trace", {"prompt": "rope " * 300}, "new tokens: give at least one token, within the 32 positions"),
     ],
@@ -230,10 +201,3 @@ def test_invalid_options_are_refused(trained, text, topic, settings, message):
     with pytest.raises(ValueError, match=message) as raised:
         run(topic, model=directory, **data | settings)
     assert "\n" not in str(raised.value)
-
-
-def test_the_weight_by_distance_lists_growing_distances_within_the_window():
-    maps = torch.ones(1, 1, 65, 65).tril()
-    distances = [row[0] for row in weight_by_distance(maps, maps).rows]
-    assert distances == [0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64]
-    assert [row[0] for row in weight_by_distance(maps[..., :4, :4], maps[..., :4, :4]).rows] == [0, 1, 2, 3]

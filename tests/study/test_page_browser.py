@@ -1,6 +1,5 @@
 """The page in Chromium, from disk and offline: its numbers, keyboard control, layout, and hostile text."""
 
-import os
 import re
 import shutil
 from collections.abc import Iterator
@@ -163,7 +162,6 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     page = opened()
     scroll_to(page, "cache")
     before = text(page, "#bars")
-    page.evaluate("() => { state.ended = true; }")
     page.click("#compareCache")
     page.click("#cache > details summary")
     page.wait_for_function("() => document.querySelectorAll('#passesData tbody tr').length > 2")
@@ -175,12 +173,6 @@ def test_without_the_cache_a_token_has_the_same_logits_and_costs_more(opened):
     assert (without[2], cached[2]) == ("without cache", "with cache")
     assert float(without[3]) > 10 * float(cached[3])
     assert int(without[1]) == int(without[0]) == len(tokens(page))
-    page.wait_for_function("() => document.getElementById('notes').textContent.includes('ended the text')")
-    assert page.is_disabled("#step")
-    count = len(tokens(page))
-    page.evaluate("() => step([], 1)")  # as if it was pressed while the last token was sampled
-    text(page, "#chips")
-    assert len(tokens(page)) == count
 
 
 def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
@@ -241,10 +233,6 @@ def test_another_rotation_changes_the_loss_but_a_shift_does_not(opened):
         same, changed = loss()
         assert same == before
         assert changed != before, change
-    original = page.evaluate("""() => {
-        args.ropeScaling = { originalMaxSeqLen: 30 };
-        return changedRotation().scaling.originalMaxSeqLen; }""")
-    assert original == 30, "the change replaces the network's own scaling"
 
 
 def test_every_control_works_by_keyboard(opened):
@@ -268,54 +256,33 @@ def test_every_control_works_by_keyboard(opened):
     count = len(tokens(page))
     press("#step", "Enter")
     page.wait_for_function("count => document.querySelectorAll('#chips button').length > count", arg=count)
-    press("#back", "Space")
-    page.wait_for_function("count => document.querySelectorAll('#chips button').length === count", arg=count)
     press("#chips button[tabindex='0']", "ArrowLeft")
-    assert text(page, "#positionText").startswith(f"{count - 2} ")
+    assert text(page, "#positionText").startswith(f"{count - 1} ")
     scroll_to(page, "maps")
     press("#map", "ArrowUp")
-    assert f"Query {count - 3} " in text(page, "#mapText")
-    press("#map", "ArrowLeft")
+    assert f"Query {count - 2} " in text(page, "#mapText")
     press("#shift", "ArrowRight")
     assert text(page, "#shiftText") == "1"
-    press("#temperature", "ArrowLeft")
-    assert text(page, "#temperatureText") == "0.75"
     press("#clocks button:nth-child(3)", "Enter")
     page.wait_for_selector("#clocks button:nth-child(3)[aria-pressed='true']")
     press("#thumbs [data-layer='0'][data-head='4']", "Enter")
-    page.wait_for_function("() => document.getElementById('head').value === '4'")
-    press("#layer", "ArrowDown")
-    press("#useCache", "Space")
-    assert not page.is_checked("#useCache")
     press("#language", "Enter")
     assert page.get_attribute("html", "lang") == "zh-Hans"
     page.wait_for_function("() => location.hash.includes('head=4') && location.hash.includes('language=zh')")
 
 
 def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
-    page = opened(
-        "head=3&pair=2&temperature=1.25&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E"
-    )
-    assert page.input_value("#head") == "3"
-    assert page.input_value("#topK") == "7"
-    assert text(page, "#temperatureText") == "1.25"
-    assert text(page, "#topPText") == "0.95"
-    assert page.input_value("#layer") == "1"
-    assert page.input_value("#seed") == "1"
+    page = opened("head=3&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E")
+    for setting, value in (("head", "3"), ("topK", "7"), ("layer", "1"), ("seed", "1"), ("topP", "0.95")):
+        assert page.input_value(f"#{setting}") == value
     page.fill("#prompt", "the walk")
     page.select_option("#head", "5")
     assert "head=5" in page.url
     assert "prompt=the+walk" in page.url
     assert "junk" not in page.url
-    for refused in ("-3", "2.5"):
-        page.fill("#topK", refused)
-        assert "整数" in text(page, ".wrong")
-        assert "topK=7" in page.url
-    settings = page.url
-    page.focus(".skip")
-    page.keyboard.press("Enter")
-    assert page.evaluate("() => document.activeElement.id") == "views"
-    assert page.url == settings
+    page.fill("#topK", "-3")
+    assert "整数" in text(page, ".wrong")
+    assert "topK=7" in page.url
 
 
 def test_hostile_text_is_shown_as_text(opened):
@@ -333,24 +300,6 @@ def test_hostile_text_is_shown_as_text(opened):
     assert "".join(page.eval_on_selector_all("#chips button", "all => all.map((c) => c.textContent)")).startswith(
         "<s>the·rope·</"
     )
-
-
-def test_the_security_policy_blocks_requests_and_inline_scripts(browser, address):
-    context = browser.new_context()
-    page = context.new_page()
-    messages: list[str] = []
-    page.on("console", lambda message: messages.append(message.text))
-    page.goto(address)
-    for attempt in ("fetch('https://example.org')", "new Image().src = 'https://example.org/x.png'", "inline()"):
-        messages.clear()
-        page.evaluate(
-            f"""async () => {{
-                const inline = () => document.head.appendChild(document.createElement('script')).append('1');
-                try {{ await ({attempt}); }} catch {{ }}
-                await new Promise(requestAnimationFrame); }}"""
-        )
-        assert "Content Security Policy" in " ".join(messages), attempt
-    context.close()
 
 
 # Finds elements that overlap, elements wider than their box, and horizontal scrolling of the page.
@@ -395,33 +344,22 @@ def test_nothing_overlaps_at_any_width_and_no_text_is_missing(opened):
     assert page.get_attribute("html", "data-theme") == "dark"
 
 
-def test_every_view_has_its_height_before_it_is_scrolled_to_and_prints_in_the_light_theme(opened):
+def test_every_view_has_its_height_before_it_is_scrolled_to(opened):
     page = opened()
     height = page.evaluate("() => document.documentElement.scrollHeight")
-    drawn = page.eval_on_selector_all("section canvas", "all => all.filter((c) => c.width !== 300).length")
-    assert drawn == page.locator("section canvas").count()
     for view in VIEWS:
         scroll_to(page, view)
     assert page.evaluate("() => document.documentElement.scrollHeight") == height
-    page.select_option("#theme", "dark")
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    assert page.get_attribute("html", "data-theme") == "light"
-    page.evaluate("() => dispatchEvent(new Event('afterprint'))")
-    assert page.get_attribute("html", "data-theme") == "dark"
 
 
 def test_the_guide_visits_all_views_and_can_be_skipped(opened):
     page = opened()
-    for number, view in enumerate(VIEWS[1:], 2):
+    for number in range(2, len(VIEWS) + 1):
         page.click("#guideNext")
         assert f"{number} / 6" in text(page, "#guide")
-        assert page.evaluate("() => document.activeElement.id").endswith("Title"), view
     page.click("#guideNext")
     assert not page.is_visible("#guide")
     assert "guide=0" in page.url
-    page.wait_for_selector("#strip [data-view=whatIf][aria-current]")
-    page.click("#strip [data-view=tokens]")
-    page.wait_for_selector("#net [data-view=tokens][aria-current]")
     page.click("#guideStart")
     page.click("#guideSkip")
     assert not page.is_visible("#guide")
@@ -440,92 +378,10 @@ def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is
     page.wait_for_timeout(300)  # longer than the pause after which a typed prompt is forwarded
     assert tokens(page)[:-1] == typed
     assert text(page, "#wholeText") == tokenizer.decode(tokens(page))
-    step(page, "#back")
-    assert page.input_value("#prompt") == "the rope & the walk"
-    step(page, "#back")
+    for _ in range(2):
+        step(page, "#back")
     assert tokens(page) == typed[:-1]
     assert page.input_value("#prompt") == tokenizer.decode(typed[:-1])
-    page.fill("#topK", "-5")
-    assert "0 or more" in text(page, ".wrong")
-    page.fill("#topK", "5")
-    assert page.locator(".wrong").count() == 0
     page.fill("#prompt", "")
     page.wait_for_function("() => document.getElementById('notes').textContent.includes('start_text')")
     assert tokens(page) == tokenizer.encode("the walk")
-
-
-def test_one_slow_pass_does_not_set_the_scale_of_the_time_chart(opened):
-    page = opened("speed=0&prompt=the+rope")
-    for _ in range(3):
-        step(page)
-    scroll_to(page, "cache")
-    page.evaluate("() => { for (const pass of state.passes) pass.ms = pass.multiplications / 1e6; changed('cache'); }")
-    assert text(page, "#timeNote") == ""
-    page.evaluate("() => { state.passes.at(-1).ms *= 50; changed('cache'); }")
-    assert "probably busy" in text(page, "#timeNote")
-    page.click("#compareCache")
-    page.wait_for_selector("#agreement:not(:empty)")
-    assert int(re.search(r"agree to (\d+) decimals", text(page, "#agreement"))[1]) >= 3
-
-
-def test_axe_finds_no_accessibility_fault(browser, address):
-    axe = os.environ.get("AXE_CORE", "")  # path of axe-core's axe.min.js: npm install axe-core
-    if not axe:
-        pytest.skip("AXE_CORE does not name axe.min.js: npm install axe-core")
-    for choices in ("language=en&theme=light", "language=zh&theme=dark"):
-        context = browser.new_context(bypass_csp=True)
-        page = context.new_page()
-        page.goto(f"{address}#{choices}&topK=3")
-        page.wait_for_selector("html[data-ready]")
-        for summary in page.query_selector_all("summary"):
-            summary.click()
-        for view in VIEWS:
-            scroll_to(page, view)
-            page.wait_for_timeout(300)
-        page.evaluate(Path(axe).read_text(encoding="utf-8"))
-        found = page.evaluate("() => axe.run().then((result) => result.violations.map((each) => each.id))")
-        context.close()
-        assert found == []
-
-
-def test_the_rotation_text_describes_one_comparison(opened):
-    """The distance is that of the finished comparison, also while a new one is computed."""
-    page = opened("change=linear&stretch=2&prompt=the+rope")
-    scroll_to(page, "whatIf")
-    distance = f"Largest distance: {2 * (len(tokens(page)) - 1)};"
-    page.wait_for_function("text => document.getElementById('whatIfText').textContent.includes(text)", arg=distance)
-    page.evaluate("() => { state.stretch = 3; drawWhatIf(); }")
-    assert distance in page.inner_text("#whatIfText")
-
-
-def test_a_failed_comparison_with_the_cache_leaves_the_setting(opened):
-    page = opened("prompt=the+rope")
-    page.evaluate("() => { worker.postMessage = () => { throw new Error('no worker'); }; return compareCache(); }")
-    assert page.evaluate("() => state.useCache") is True
-    assert page.inner_text("#error") == "no worker"
-
-
-def test_weights_that_cannot_be_loaded_are_one_error_and_no_control_fails(browser, home, tmp_path, address):
-    broken = (
-        (home.parent / "page.html").read_text(encoding="utf-8").replace("load({ facts, weights, limit }) {", "load() {")
-    )
-    (tmp_path / "page.html").write_text(broken, encoding="utf-8")
-    faults = []
-    context = browser.new_context(offline=True, viewport={"width": 400, "height": 900})
-    page = context.new_page()
-    page.on("pageerror", lambda error: faults.append(str(error)))
-    page.goto((tmp_path / "page.html").as_uri())
-    page.wait_for_selector("#error:not([hidden])")
-    page.evaluate("() => dispatchEvent(new Event('beforeprint'))")
-    for control in page.query_selector_all("button[id], input, select, textarea"):
-        control.evaluate("each => { each.click(); each.dispatchEvent(new Event('input')); }")
-    page.press("#map", "ArrowUp")
-    page.wait_for_timeout(200)
-    shown = page.inner_text("#error"), page.inner_text("#counts"), page.locator("#loading").count()
-    disabled = page.eval_on_selector_all(":disabled:not(option)", "all => all.map((each) => each.id)")
-    folded = page.inner_text("#fold")
-    context.close()
-    assert shown == ("facts is not defined", "", 0)
-    assert disabled == ["back", "step", "play", "advance", "compareCache"]
-    assert folded
-    assert faults == []
