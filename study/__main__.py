@@ -19,16 +19,18 @@ TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users wh
 def overview() -> str:
     width = max(map(len, TOPICS))
     program = "python -m study"
-    lines = [
-        f"usage: {program} TOPIC [--plot FILE.png] [flags]",
-        "",
-        "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
-        "",
-    ]
-    for name, topic in TOPICS.items():
-        lines.append(f"  {name.ljust(width)}  {(topic.__doc__ or '').splitlines()[0]}")
-    lines += ["", f"{program} TOPIC --help lists the flags of a topic."]
-    return "\n".join(lines)
+    topics = [f"  {name.ljust(width)}  {(topic.__doc__ or '').splitlines()[0]}" for name, topic in TOPICS.items()]
+    return "\n".join(
+        [
+            f"usage: {program} TOPIC [--plot FILE.png] [flags]",
+            "",
+            "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
+            "",
+            *topics,
+            "",
+            f"{program} TOPIC --help lists the flags of a topic.",
+        ]
+    )
 
 
 def make_parser(topic: str) -> Parser:
@@ -37,9 +39,9 @@ def make_parser(topic: str) -> Parser:
     text_flag = next((f"--{name}" for name in TEXT_OPTIONS if name in names), None)
     parser = Parser(text_flag, prog="study", usage=f"python -m study {topic} [flags]")
     for name in names & set(POSITIONAL):
-        parser.add_argument(name.upper(), nargs="?", help=f"the same as --{name}")
-    plot_help = argparse.SUPPRESS if topic in WITHOUT_PICTURE else "draw a picture into this file (needs matplotlib)"
-    parser.add_argument("--plot", metavar="PATH", type=Path, help=plot_help)
+        parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
+    if topic not in WITHOUT_PICTURE:
+        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
     add_flags(parser, options)
     return parser
 
@@ -52,21 +54,15 @@ def main() -> int:
     if topic not in TOPICS:
         raise ValueError(f"unknown topic {topic!r}{suggest_name(topic, TOPICS)}")
     flags = make_parser(topic).parse_args(sys.argv[2:])
-    for name in POSITIONAL:
-        if getattr(flags, name.upper(), None) is not None:
-            if hasattr(flags, name):
-                raise ValueError(f"{name} is given twice: leave out {getattr(flags, name.upper())}, or --{name}")
-            setattr(flags, name, getattr(flags, name.upper()))
-    if flags.plot is not None:
-        if topic in WITHOUT_PICTURE:
-            raise ValueError(f"{topic} has no picture: leave out --plot {flags.plot}")
-        check_plot(flags.plot)
+    plot = getattr(flags, "plot", None)
+    if plot is not None:
+        check_plot(plot)
     report = run(topic, **read_flags(flags, options_class(TOPICS[topic])))
     print(report)
-    if flags.plot is not None and report.draw is not None:
+    if plot is not None and report.draw is not None:
         sys.stdout.flush()
-        save_plot(report.draw, flags.plot, description=str(report))
-        print(f"drawn: {flags.plot}", file=sys.stderr)
+        save_plot(report.draw, plot, description=str(report))
+        print(f"drawn: {plot}", file=sys.stderr)
     return report.code
 
 

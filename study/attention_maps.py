@@ -1,7 +1,6 @@
 """Attention weights of a trained model with and without rotation, computed by the network's ``attend``."""
 
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any
 
 import torch
@@ -13,7 +12,7 @@ from model.ranges import Range
 from model.transformer import Transformer
 
 from .positions import scheme_of
-from .topic import BLUE, ORANGE, Report, Table, open_model, open_text, windows_of
+from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_model, open_windows
 
 
 @torch.no_grad()
@@ -40,7 +39,7 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
 
 
 def attention(
-    model: Annotated[Path | None, "a trained model (default: the newest run)"] = None,
+    model: ModelPath = None,
     prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None,
     data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = (),
     tokens: Annotated[int, "tokens of a window, at most the model's context", Range(2)] = 64,
@@ -55,22 +54,21 @@ def attention(
         )
     if prompt is None:
         T = min(tokens, args.max_seq_len)
-        check_memory(16 * windows * args.n_layers * args.n_heads * T**2, f"{windows} windows of {T} tokens")
-        ids, name = open_text(model, data, tokenizer, windows * T)
-        texts = windows_of(ids, windows, T)  # (windows, T)
+        texts, name = open_windows(model, data, tokenizer, windows, T)  # (windows, T)
         name = f"{windows} windows of {T} tokens of {name}"
     else:
         texts = torch.tensor([tokenizer.encode(prompt)])  # (1, T)
         T, name = texts.shape[1], "the prompt"
         if not 2 <= T <= args.max_seq_len:
             raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
-        check_memory(16 * args.n_layers * args.n_heads * T**2, f"a prompt of {T} tokens")
+    check_memory(16 * len(texts) * args.n_layers * args.n_heads * T**2, f"{len(texts)} x {T} tokens")
     rotated, loss = attention_weights(network, texts)
     network.freqs_cis = torch.ones_like(network.freqs_cis)
     plain, plain_loss = attention_weights(network, texts)
-    tables = [by_head(rotated.mean(1), plain.mean(1), name), weight_by_distance(rotated.mean(1), plain.mean(1))]
-    tables[1].notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
+    distances = weight_by_distance(rotated, plain)
+    distances.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     words = [[readable(tokenizer.decode([token])) for token in row] for row in texts.tolist()]
+    tables = [by_head(rotated.mean(1), plain.mean(1), name), distances]
     return Report(tables, lambda figure: draw(figure, rotated, plain, words))
 
 
@@ -140,16 +138,13 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
     figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
     left, right = figure.subfigures(1, 2, width_ratios=(width, 4.5))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
-    for layer in range(L):
-        for head in range(H):
-            upper_map, lower_map = grid[2 * layer, head], grid[2 * layer + 1, head]
-            show_map(upper_map, rotated[layer, window, head])
-            picture = show_map(lower_map, plain[layer, window, head])
-            if head == 0:
-                upper_map.set_ylabel(f"layer {layer}\nrotation", fontsize=8)
-                lower_map.set_ylabel(f"layer {layer}\nrotation off", fontsize=8)
-            if layer == 0:
-                upper_map.set_title(f"head {head}", fontsize=8)
+    for row, axes_of_heads in enumerate(grid):
+        layer, is_plain = divmod(row, 2)
+        for head, axes in enumerate(axes_of_heads):
+            picture = show_map(axes, (plain if is_plain else rotated)[layer, window, head])
+        axes_of_heads[0].set_ylabel(f"layer {layer}\nrotation{' off' if is_plain else ''}", fontsize=8)
+    for head, axes in enumerate(grid[0]):
+        axes.set_title(f"head {head}", fontsize=8)
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
     left.suptitle(f"attention weights of window {window}", fontsize=10)

@@ -9,7 +9,7 @@ from torch import Tensor
 from model.ranges import Range
 from model.rope import precompute_freqs_cis
 
-from .topic import BLUE, MAX_HEAD_DIM, THETAS, Report, Table, check_even
+from .topic import BLUE, HeadDim, Report, Table, Theta
 
 MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
 DISTANCES = (1, 6, 44, 1000)  # 6 and 44 are near 1 and 7 turns of pair 0
@@ -28,12 +28,11 @@ def shown_pairs(pairs: int) -> list[int]:
 
 
 def clocks(
-    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 16,
-    theta: Annotated[float, "base of the frequencies", THETAS] = 10000.0,
+    head_dim: HeadDim = 16,
+    theta: Theta = 10000.0,
     length: Annotated[int, "trained length, in tokens", Range(1, 10**9)] = 64,
 ) -> Report:
     """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
-    check_even("head_dim", head_dim)
     freqs = frequencies(head_dim, theta)  # (D/2,)
     pairs = shown_pairs(len(freqs))
     speeds = Table(

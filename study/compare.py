@@ -4,7 +4,9 @@ import json
 import math
 import statistics
 import sys
+from contextlib import suppress
 from dataclasses import asdict
+from itertools import product
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -50,24 +52,23 @@ def compare(
     results = results or RESULTS
     lines = read_results(results, budget)
     finished = {(line["scheme"], line["seed"]) for line in lines}
-    directories = {}  # of the runs still to train, seed by seed, so that all schemes have a result early
-    for seed in range(seeds):
-        for scheme in dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes):
-            directory = keep / f"{scheme}-{seed}" if keep else None
-            is_saved = directory is None or (directory / WEIGHTS).exists()  # the weights are written last
-            if not dry and not ((scheme, seed) in finished and is_saved):
-                directories[scheme, seed] = directory
-    if directories:
+    trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
+    missing = []
+    for seed, scheme in product(range(seeds), trained):  # seed by seed, so that all schemes have a result early
+        directory = keep / f"{scheme}-{seed}" if keep else None
+        is_saved = directory is None or (directory / WEIGHTS).exists()  # the weights are written last
+        if (scheme, seed) not in finished or not is_saved:
+            missing.append((scheme, seed, directory))
+    if missing and not dry:
         append(results, [])  # a file that cannot be written is an error before anything is trained
-        if keep:
-            keep.mkdir(parents=True, exist_ok=True)
-        text = prepare_for_schemes(budget, (scheme for scheme, _ in directories))
-        for (scheme, seed), directory in directories.items():
-            print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
+        for _, _, directory in missing:
             if directory:
-                directory.mkdir(exist_ok=True)
-            trained = train_one(scheme, seed, text, budget, directory)
-            new = [line for line in trained if (line["scheme"], seed) not in finished]
+                directory.mkdir(parents=True, exist_ok=True)
+        text = prepare_for_schemes(budget, trained)
+        for scheme, seed, directory in missing:
+            print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
+            found = train_one(scheme, seed, text, budget, directory)
+            new = [line for line in found if (line["scheme"], seed) not in finished]
             append(results, new)
             lines += new
     return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
@@ -75,16 +76,13 @@ def compare(
 
 def read_results(path: Path, budget: Budget) -> list[Line]:
     """The finished runs with the same budget. A line cut short by a kill is skipped, so its run is repeated."""
-    if not path.exists():
-        return []
     lines = []
-    for text in path.read_text(encoding="utf-8").splitlines():
-        try:
-            lines.append(json.loads(text))
-        except ValueError:
-            continue
     same_budget = json.loads(json.dumps(asdict(budget)))  # as it is read back, with lists for tuples
-    return [line for line in lines if isinstance(line, dict) and line.get("budget") == same_budget]
+    for text in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        with suppress(ValueError):
+            line = json.loads(text)
+            lines += [line] if line["budget"] == same_budget else []
+    return lines
 
 
 def append(path: Path, lines: list[Line]) -> None:
@@ -94,19 +92,14 @@ def append(path: Path, lines: list[Line]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
+SIZES = ("seeds", "tokens/s", "cache B/token", "parameters")  # the last columns
+
+
 def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) -> Table:
     """The schemes with results, best first by the mean at the trained length."""
     table = Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {budget.length} tokens at a time",
-        (
-            "scheme",
-            "changes",
-            *(f"{times} x" for times in MULTIPLES),
-            "seeds",
-            "tokens/s",
-            "cache B/token",
-            "parameters",
-        ),
+        ("scheme", "changes", *(f"{times} x" for times in MULTIPLES), *SIZES),
         notes=[
             f"{budget.steps} steps of {budget.batch_size} x {budget.length} tokens, {budget.n_layers} layers of "
             f"{budget.dim}, {budget.n_heads} heads; each column is of the same validation text.",
@@ -173,8 +166,6 @@ def draw(figure: Any, lines: list[Line]) -> None:
         axes.set_xticks(MULTIPLES, [f"{times} x" for times in MULTIPLES])
         axes.grid(alpha=0.3)
         axes.legend(loc="upper left", fontsize=9)
-    figure.supxlabel(
-        "length of the test windows, as a multiple of the trained length (points shifted sideways to not overlap)",
-        fontsize=10,
-    )
+    multiple = "length of the test windows, as a multiple of the trained length"
+    figure.supxlabel(f"{multiple} (points shifted sideways to not overlap)", fontsize=10)
     figure.supylabel("validation bits per byte, lower is better (mean, standard deviation)", fontsize=10)

@@ -11,16 +11,16 @@ from model.cli.machine import check_memory
 from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
-from .topic import COLORS, MAX_HEAD_DIM, THETAS, Report, Table, check_even
+from .rotation_examples import rotate_to
+from .topic import COLORS, THETAS, HeadDim, Report, Table
 
 PAIRS = 2000  # of random q and k
 
 
 def inner(dim: int, length: int, theta: float) -> Tensor:
     """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
-    ones = torch.ones(1, length + 1, 1, dim)  # (1, length + 1, 1, D)
-    rotated = apply_rotary_emb(ones, ones, precompute_freqs_cis(dim, length + 1, theta))[0]
-    return rotated.sum(-1).flatten() / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
+    rotated = rotate_to(torch.ones(dim), torch.arange(length + 1), precompute_freqs_cis(dim, length + 1, theta))
+    return rotated.sum(-1) / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
 
 
 def bound(dim: int, length: int, theta: float) -> Tensor:
@@ -35,12 +35,11 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
 
 
 def decay(
-    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 128,
+    head_dim: HeadDim = 128,
     length: Annotated[int, "largest distance", Range(2)] = 4096,
     thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0),
 ) -> Report:
     """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
-    check_even("head_dim", head_dim)
     for theta in thetas:
         if theta not in THETAS:
             raise ValueError(f"thetas has {theta:g}: give numbers from {THETAS}, for example 10000")

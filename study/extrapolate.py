@@ -19,12 +19,11 @@ from model.ranges import Range
 from model.transformer import Transformer
 
 from .positions import SCALINGS, scaled, scheme_of, with_more_positions
-from .topic import COLORS, Report, Table, losses_of, open_model, open_text, short, windows_of
+from .topic import COLORS, ModelPath, Report, Table, losses_of, open_model, open_windows, short
 
 SCALING_NAMES = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
-ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 Data = Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"]
 Factor = Annotated[int, "length of the tested texts, as a multiple of the trained length", Range(2)]
 Windows = Annotated[int, "number of test texts", Range(1)]
@@ -66,12 +65,11 @@ def endless(
     losses = {
         f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts),
         f"windows of {length}": windowed(network, texts, length),
-        "endless, none kept": endless_losses(network, texts, 0),
     }
-    kept = f"first {keep} kept" if keep else "none kept"
-    if keep:
-        losses[f"endless, {kept}"] = endless_losses(network, texts, keep)
-    losses[f"{kept}, recomputed"] = endless_losses(network, texts, keep, recompute=True)
+    names = {keep: f"first {keep} kept"} | {0: "none kept"}
+    for kept in sorted(names):
+        losses[f"endless, {names[kept]}"] = endless_losses(network, texts, kept)
+    losses[f"{names[keep]}, recomputed"] = endless_losses(network, texts, keep, recompute=True)
     title = f"Loss, nats per token, by position; trained length {length} tokens, cache of {length} tokens"
     note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
     tables = [loss_table(title, losses, length, [name, note]), memory_table(network, texts, keep)]
@@ -85,9 +83,8 @@ def open_long_texts(
     model, tokenizer = open_model(path)
     longest = factor * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
-    ids, name = open_text(path, data, tokenizer, windows * (longest + 1))
-    note = f"text: {windows} texts of {longest} tokens from {name}."
-    return model, windows_of(ids, windows, longest + 1), note
+    texts, name = open_windows(path, data, tokenizer, windows, longest + 1)
+    return model, texts, f"text: {windows} texts of {longest} tokens from {name}."
 
 
 @torch.no_grad()
@@ -121,7 +118,7 @@ def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[
 
     Yields ``start_pos``, the indices in the text of all tokens that are in the cache after the forward, and the cache.
     """
-    cache = EndlessCache(model.args, model.freqs_cis, keep=keep)
+    cache = EndlessCache(model, keep=keep)
     cached: list[int] = []
     done = 0
     while done < length:

@@ -1,10 +1,9 @@
 """The forms of RoPE in study/positions/rope_forms.py, measured: deviation, time, memory."""
 
-import math
-import statistics
 import time
 from typing import Annotated, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,18 +19,17 @@ from .positions.rope_forms import (
     plain_forms,
     prompt_length,
 )
-from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, check_even
+from .topic import BLUE, ORANGE, HeadDim, Heads, Report, Table
 
 
 def forms(
-    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 64,
-    length: Annotated[int, "positions", Range(1)] = 512,
-    heads: Annotated[int, "heads", Range(1)] = 12,
+    head_dim: HeadDim = 64,
+    length: Annotated[int, "positions", Range(1, 32_768)] = 512,
+    heads: Heads = 12,
     chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False,
     repeats: Annotated[int, "timed calls, of which the median is shown", Range(1, 10_000)] = 50,
 ) -> Report:
     """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
-    check_even("head_dim", head_dim)
     size = length * head_dim
     check_memory(size * (16 * head_dim + 100 * heads + 160), f"length {length} with {heads} heads of {head_dim}")
     x = torch.randn(1, length, heads, head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
@@ -52,15 +50,12 @@ def forms(
     deviations, times = [], []
     with torch.no_grad():
         for form in measured:
-            deviations.append(deviation(form, x))
+            deviations.append(float((form.rotate(x).double() - form.in_float64(x)).abs().max()))
             times.append(milliseconds(form, x, repeats))
             low, middle, high = times[-1]
-            off_by, kept_bytes = f"{deviations[-1]:.1e}", sum(t.nbytes for t in form.kept)
-            if off_by == "nan":
-                off_by = "-"
-                table.notes.append(f"-: {form.name}: float16 rounds positions of 65520 and more to infinity.")
-            row = (form.name, off_by, f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept_bytes, channel_order(form))
-            table.rows.append((*row, form.angle) if chatglm else row)
+            kept = sum(t.nbytes for t in form.kept)
+            row = (form.name, f"{deviations[-1]:.1e}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept)
+            table.rows.append((*row, channel_order(form), form.angle)[: len(table.columns)])
     return Report(tables, lambda figure: draw(figure, table, deviations, times))
 
 
@@ -77,19 +72,14 @@ def id_table(length: int) -> Table:
     )
 
 
-def deviation(form: RopeForm, x: Tensor) -> float:
-    return float((form.rotate(x).double() - form.in_float64(x)).abs().max())
-
-
-def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> tuple[float, float, float]:
+def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> list[float]:
     """First quartile, median and third quartile of the times of ``repeats`` calls, after two calls to warm up."""
     times = []
     for _ in range(repeats + 2):
         start = time.perf_counter()
         form.rotate(x)
         times.append(1000 * (time.perf_counter() - start))
-    ordered = sorted(times[2:])
-    return ordered[repeats // 4], statistics.median(ordered), ordered[-1 - repeats // 4]
+    return np.percentile(times[2:], (25, 50, 75)).tolist()
 
 
 def channel_order(form: RopeForm) -> str:
@@ -101,19 +91,18 @@ def channel_order(form: RopeForm) -> str:
     return f"{kind}: {', '.join(map(str, permutation[:4]))} .. {permutation[-1]}"
 
 
-def draw(figure: Any, table: Table, deviations: list[float], times: list[tuple[float, float, float]]) -> None:
+def draw(figure: Any, table: Table, deviations: list[float], times: list[list[float]]) -> None:
     """Bars for deviation and time, with thin lines between the quartiles of the times."""
     figure.set_size_inches(9, 4.5)
     names = [row[0] for row in table.rows]
+    lows, medians, highs = np.array(times).T
     left, right = figure.subplots(1, 2, sharey=True)
-    lengths = [1e-7 if math.isnan(deviation) else deviation for deviation in deviations]  # the axis begins at 1e-7
-    left.barh(names, lengths, log=True, color=BLUE)
+    left.barh(names, deviations, log=True, color=BLUE)
     left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 200))
-    errors = [[middle - low for low, middle, _ in times], [high - middle for _, middle, high in times]]
-    medians = [middle for _, middle, _ in times]
+    errors = (medians - lows, highs - medians)
     right.barh(names, medians, xerr=errors, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
     right.set(title="time", xlabel="ms per call: median and quartiles")
-    for axes, column, ends in ((left, 1, lengths), (right, 2, [high for _, _, high in times])):
+    for axes, column, ends in ((left, 1, deviations), (right, 2, highs)):
         axes.margins(x=0.2)
         for number, (row, end) in enumerate(zip(table.rows, ends)):
             axes.annotate(row[column], (end, number), (4, 0), textcoords="offset points", va="center", fontsize=8)

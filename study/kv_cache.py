@@ -1,11 +1,10 @@
 """The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
 
-import math
+from collections.abc import Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,6 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from model.cache import KVCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
+from model.decoding.batches import generate
 from model.ranges import Range
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
@@ -36,12 +36,10 @@ def written_slots(cache: KVCache) -> set[int]:
     return set((~cache.layers[-1].keys[0, 0, :, 0].isnan()).nonzero().flatten().tolist())
 
 
-@dataclass(frozen=True)
-class Call:
+class Call(NamedTuple):
     """One forward call, measured: multiplications with and without the cache, and the difference of the logits."""
 
     name: str
-    text: str
     start_pos: int
     T: int
     written: list[int]  # slots
@@ -60,53 +58,41 @@ def cache(
     prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time",
     length: Annotated[int, "tokens in the first call of the random network", Range(1)] = 6,
     calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1),
-    max_seq_len: Annotated[int, "slots of the random network's cache", Range(1)] = 16,
+    max_seq_len: Annotated[int, "slots of the random network's cache", Range(1, 4096)] = 16,
 ) -> Report:
     """The KV cache, call by call: slots written and read, work saved, and equal logits."""
     if not calls or min(calls) < 1:
         raise ValueError(f"calls is {list(calls)}: give the tokens of each call, each at least 1")
+    later = sum(calls)
     if model is None:
-        network, tokenizer, tokens = random_text(length, sum(calls), max_seq_len)
+        if length + later > max_seq_len:
+            raise ValueError(
+                f"the first call has {length} tokens and the later calls {later}: max_seq_len is {max_seq_len}, "
+                "give fewer tokens"
+            )
+        network, tokenizer = random_network(max_seq_len), None
+        tokens = torch.randint(network.args.vocab_size, (1, length + later))
     else:
-        network, tokenizer, tokens = trained_text(model, prompt, sum(calls))
-    filled = cache_of_nan(network.args)
-    measured = measure_calls(network, tokens, (tokens.shape[1] - sum(calls), *calls), filled, tokenizer)
+        network, tokenizer = open_model(model)
+        ids = tokenizer.encode(prompt)
+        tokens = torch.tensor([ids + [token for (token,) in generate(network, [ids], later) if token is not None]])
+    args = network.args
+    check_memory(8 * args.n_layers * args.n_kv_heads * args.head_dim * args.max_seq_len, "the cache")
+    filled = cache_of_nan(args)
+    measured = measure_calls(network, tokens, (tokens.shape[1] - later, *calls), filled, tokenizer)
     off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1].start_pos, filled)
-    tables = [call_table(measured), cache_table(filled, network.args, measured, off_by_one)]
+    tables = [call_table(measured), cache_table(filled, args, measured, off_by_one)]
     return Report(tables, lambda figure: draw(figure, measured, filled.max_seq_len))
 
 
-def check_fit(first: int, later: int, limit: int) -> None:
-    if first + later > limit:
-        raise ValueError(
-            f"the first call has {first} tokens and the later calls {later}: max_seq_len is {limit}, give fewer tokens"
-        )
-
-
-def random_text(first: int, later: int, max_seq_len: int) -> tuple[Transformer, None, Tensor]:
-    """A small network with weights large enough for logits of about 1, and random tokens: (1, T)."""
-    check_fit(first, later, max_seq_len)
-    check_memory(max_seq_len * (16 * max_seq_len + 4000), f"max_seq_len {max_seq_len}")
+def random_network(max_seq_len: int) -> Transformer:
+    """A small network with weights large enough for logits of about 1."""
     torch.manual_seed(0)
-    args = ModelArgs(64, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=max_seq_len)
-    model = Transformer(args)
+    model = Transformer(ModelArgs(64, 2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=max_seq_len))
     for weight in model.parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval(), None, torch.randint(args.vocab_size, (1, first + later))
-
-
-@torch.no_grad()
-def trained_text(path: Path, prompt: str, later: int) -> tuple[Transformer, Tokenizer, Tensor]:
-    """The model, and the prompt with its greedy continuation, computed without a cache: (1, T)."""
-    model, tokenizer = open_model(path)
-    tokens = torch.tensor([tokenizer.encode(prompt)])
-    args = model.args
-    check_fit(tokens.shape[1], later, args.max_seq_len)
-    check_memory(4 * args.max_seq_len * (args.n_heads * args.max_seq_len + 3 * args.vocab_size), "the whole text")
-    for _ in range(later):
-        tokens = torch.cat((tokens, model(tokens)[:, -1].argmax(-1, keepdim=True)), 1)
-    return model, tokenizer, tokens
+    return model.eval()
 
 
 @torch.no_grad()
@@ -121,16 +107,14 @@ def measure_calls(
         before = written_slots(cache)
         logits, cached = logits_and_multiplications(model, new, start, cache)  # (1, size, V)
         plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
+        name = "decode" if size == 1 else "chunk"
         if start == 0:
             name = "prefill"
-        elif size == 1:
-            name = "decode"
-        else:
-            name = "chunk"
-        text = "" if tokenizer is None else repr(tokenizer.decode(new[0].tolist()))
+        if tokenizer is not None:
+            name += f" {tokenizer.decode(new[0].tolist())!r}"
         written = sorted(written_slots(cache) - before)
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, text, start, size, written, cached, uncached, difference))
+        calls.append(Call(name, start, size, written, cached, uncached, difference))
     return calls
 
 
@@ -152,34 +136,38 @@ def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, start_pos: int,
     return (model(new, start_pos - 1, copy) - right).abs().max().item()
 
 
-def slot_range(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}-{last}"
+COSTS = ("multiplications", "without cache", "ratio", "logits differ by")  # the last columns
 
 
 def call_table(calls: list[Call]) -> Table:
     """A row for each call, and their sum."""
-    columns: list[object] = ["call", "T", "start_pos", "slots written", "slots read", "visible scores"]
-    rows: list[list[object]] = []
+    table = Table(
+        "Each forward call: T new tokens at start_pos",
+        ("call", "T", "start_pos", "slots written", "slots read", "visible scores", *COSTS),
+        notes=[
+            "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
+            "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
+            "logits differ by: largest difference of any logit between the two.",
+        ],
+    )
     for call in calls:
-        written, read = slot_range(call.written[0], call.written[-1]), slot_range(0, call.end - 1)
+        written, read = slot_range(call.written), slot_range(range(call.end))
         visible = sum(range(call.start_pos + 1, call.end + 1))  # the first new token sees start_pos + 1 keys
-        rows.append([call.name, call.T, call.start_pos, written, read, f"{visible} of {call.T * call.end}"])
-    rows.append(["all", sum(call.T for call in calls), "", "", "", ""])
-    if any(call.text for call in calls):  # not if the tokens are random
-        for row, text in zip([columns, *rows], ["text", *(call.text for call in calls), ""]):
-            row.insert(1, text)
-    columns += ["multiplications", "without cache", "ratio", "logits differ by"]
-    cached, uncached = [call.cached for call in calls], [call.uncached for call in calls]
-    differences = [call.difference for call in calls]
-    costs = zip([*cached, sum(cached)], [*uncached, sum(uncached)], [*differences, max(differences)])
-    for row, (with_cache, without, difference) in zip(rows, costs):
-        row += [f"{with_cache:,}", f"{without:,}", f"{without / with_cache:.1f}", short(difference)]
-    notes = [
-        "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
-        "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
-        "logits differ by: largest difference of any logit between the two.",
-    ]
-    return Table("Each forward call: T new tokens at start_pos", [str(name) for name in columns], rows, notes)
+        scores = f"{visible} of {call.T * call.end}"
+        costs = cost_cells(call.cached, call.uncached, call.difference)
+        table.rows.append((call.name, call.T, call.start_pos, written, read, scores, *costs))
+    total, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
+    costs = cost_cells(cached, uncached, max(call.difference for call in calls))
+    table.rows.append(("all", total, "", "", "", "", *costs))
+    return table
+
+
+def slot_range(slots: Sequence[int]) -> str:
+    return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
+
+
+def cost_cells(cached: int, uncached: int, difference: float) -> list[str]:
+    return [f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(difference)]
 
 
 def cache_table(cache: KVCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
@@ -189,18 +177,15 @@ def cache_table(cache: KVCache, args: ModelArgs, calls: list[Call], off_by_one: 
     slot_bytes = total_bytes // slots
     keys = cache.layers[0].keys
     ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
-    unused = "none" if filled == slots else "still NaN"
-    if not all(part[:, :, filled:].isnan().all() for layer in cache.layers for part in (layer.keys, layer.values)):
-        unused = "WRITTEN"
-    if any(math.isnan(call.difference) for call in calls):
-        unused = "READ: a logit is NaN"
+    empty = [part[:, :, filled:].isnan().all() for layer in cache.layers for part in (layer.keys, layer.values)]
+    unused = "still NaN" if all(empty) else "WRITTEN"
     rows = [
         ("keys and values of a layer, each (B, K, max_seq_len, D)", f"{tuple(keys.shape)} {str(keys.dtype)[6:]}"),
         ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
         (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
         (f"bytes held, {slots} slots", f"{total_bytes:,}"),
         (f"bytes in use, {filled} slots", f"{slot_bytes * filled:,}"),
-        ("slots not in use, filled with NaN at the start", unused),
+        ("slots not in use, filled with NaN at the start", "none" if filled == slots else unused),
         ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
     ]
     return Table("The cache after the last call", ("what", "how much"), rows)

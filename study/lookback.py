@@ -10,16 +10,15 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .clocks import frequencies, shown_pairs
 from .rotation_examples import rotation_matrix
-from .topic import BLUE, MAX_HEAD_DIM, ORANGE, THETAS, Report, Table, check_even
+from .topic import BLUE, ORANGE, HeadDim, Report, Table, Theta
 
 
 def lookback(
     distance: Annotated[int, "how far the head looks back, in tokens", Range(0, 10_000)] = 5,
-    head_dim: Annotated[int, "width of the head", Range(2, MAX_HEAD_DIM)] = 128,
-    theta: Annotated[float, "base of the frequencies", THETAS] = 10000.0,
+    head_dim: HeadDim = 128,
+    theta: Theta = 10000.0,
 ) -> Report:
     """A head that looks five tokens back: its W_q and W_k, chosen by hand, and its score over distance."""
-    check_even("head_dim", head_dim)
     freqs = frequencies(head_dim, theta)  # (D/2,)
     table = precompute_freqs_cis(head_dim, distance + 1, theta)  # (distance + 1, D/2)
     wk = torch.eye(head_dim)  # (D, D)

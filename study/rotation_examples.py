@@ -1,7 +1,7 @@
 """The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
 
 import cmath
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -10,7 +10,7 @@ from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import BLUE, COLORS, MAX_HEAD_DIM, ORANGE, THETAS, Report, Table, check_even, short
+from .topic import BLUE, COLORS, ORANGE, HeadDim, Report, Table, Theta, short
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
@@ -27,7 +27,7 @@ def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
     return numbers
 
 
-def rotate(theta: Annotated[float, "base of the frequencies", THETAS] = DEFAULT_THETA) -> Report:
+def rotate(theta: Theta = DEFAULT_THETA) -> Report:
     """The worked example: five vectors of four numbers, rotated pair by pair."""
     angles = precompute_freqs_cis(4, 5, theta).angle() % (2 * torch.pi)  # (5, 2)
     table = Table(
@@ -72,65 +72,38 @@ def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
 
 
-class TwoTokens(NamedTuple):
-    """Two random tokens ``distance`` apart, (D,) each, and the matrices of a head, (D, D) each."""
-
-    x: Tensor
-    y: Tensor
-    wq: Tensor
-    wk: Tensor
-    distance: int
-    theta: float
-
-    def rotated(self, x: Tensor, y: Tensor, shifts: Tensor) -> tuple[Tensor, Tensor]:
-        """x at positions ``shifts + distance``, and y at ``shifts``: (shifts, D) each."""
-        table = precompute_freqs_cis(len(x), int(shifts.max()) + self.distance + 1, self.theta)  # (end, D/2)
-        return rotate_to(x, shifts + self.distance, table), rotate_to(y, shifts, table)
-
-    def rotated_query_and_key(self, shifts: Tensor) -> tuple[Tensor, Tensor]:
-        return self.rotated(self.wq @ self.x, self.wk @ self.y, shifts)
-
-    def scores(self, shifts: Tensor) -> dict[str, Tensor]:
-        """The score of the two tokens at each shift, with q and k or the embedding rotated: (shifts,) each.
-
-        ``norm`` is the norm of the rotated query, divided by that of the query before.
-        """
-        q, k = self.rotated_query_and_key(shifts)
-        x, y = self.rotated(self.x, self.y, shifts)
-        return {
-            "q and k": (q * k).sum(-1),
-            "the embedding": ((x @ self.wq.T) * (y @ self.wk.T)).sum(-1),
-            "norm": q.norm(dim=-1) / (self.wq @ self.x).norm(),
-        }
-
-
-def random_tokens(D: int, distance: int, theta: float, seed: int) -> TwoTokens:
-    x, y, wq, wk = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(seed)).split((1, 1, D, D))
-    return TwoTokens(x[0], y[0], wq / D**0.5, wk / D**0.5, distance, theta)
-
-
 def relative(
-    head_dim: Annotated[int, "width of the vectors", Range(2, MAX_HEAD_DIM)] = 64,
+    head_dim: HeadDim = 64,
     distance: Annotated[int, "m - n", Range(0, 100_000)] = 7,
-    theta: Annotated[float, "base of the frequencies", THETAS] = DEFAULT_THETA,
+    theta: Theta = DEFAULT_THETA,
     seed: Annotated[int, "seed of the random vectors", Range(0)] = 0,
 ) -> Report:
     """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
-    check_even("head_dim", head_dim)
-    tokens = random_tokens(head_dim, distance, theta, seed)
-    scores = tokens.scores(torch.tensor(SHIFTS))
+    D = head_dim
+    random = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(seed))
+    (x, y), wq, wk = random.split((2, D, D))  # (D,) each, (D, D) each
+    wq, wk = wq / D**0.5, wk / D**0.5
+    n = torch.arange(SHIFTS[-1] + 1)  # positions of y; x is at n + distance
+    rotations = precompute_freqs_cis(D, len(n) + distance, theta)  # (positions, D/2)
+    q, k = rotate_to(wq @ x, n + distance, rotations), rotate_to(wk @ y, n, rotations)  # (positions, D) each
+    moved_x, moved_y = rotate_to(x, n + distance, rotations), rotate_to(y, n, rotations)  # (positions, D) each
+    scores = (q * k).sum(-1)  # (positions,)
+    embedding_scores = ((moved_x @ wq.T) * (moved_y @ wk.T)).sum(-1)  # (positions,)
+    norms = q.norm(dim=-1) / (wq @ x).norm()  # (positions,)
+    columns = (scores, embedding_scores, norms)
     table = Table(
         f"One q and one k, {distance} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
-        notes=[f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
+        [(shift, shift + distance, *(f"{column[shift]:.4f}" for column in columns)) for shift in SHIFTS],
+        [f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
     )
-    for i, shift in enumerate(SHIFTS):
-        table.rows.append((shift, shift + distance, *(f"{values[i]:.4f}" for values in scores.values())))
-    all_scores = tokens.scores(torch.arange(SHIFTS[-1] + 1)).values()
-    table.rows.append(("smallest", "", *(f"{values.min():.4f}" for values in all_scores)))
-    table.rows.append(("largest", "", *(f"{values.max():.4f}" for values in all_scores)))
-    table.rows.append(("spread", "", *(short(float(values.max() - values.min())) for values in all_scores)))
-    return Report([table, identities(head_dim, distance, theta, seed)], lambda figure: draw_relative(figure, tokens))
+    table.rows += [
+        ("smallest", "", *(f"{column.min():.4f}" for column in columns)),
+        ("largest", "", *(f"{column.max():.4f}" for column in columns)),
+        ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
+    ]
+    tables = [table, identities(D, distance, theta, seed)]
+    return Report(tables, lambda figure: draw_relative(figure, q, k, scores, embedding_scores, distance))
 
 
 def identities(D: int, distance: int, theta: float, seed: int) -> Table:
@@ -148,9 +121,9 @@ def identities(D: int, distance: int, theta: float, seed: int) -> Table:
         ("Q_0^T Q_1 = Q_2^T Q_3, for any orthogonal Q", Q[0].T @ Q[1] - Q[2].T @ Q[3]),
     ]
     rows = [(claim, f"{gap.abs().max():.1e}", "yes" if gap.abs().max() < 1e-4 else "NO") for claim, gap in claims]
-    note = "The second and the fourth are false, as the NO shows: orthogonality alone is not enough."
-    if rows[1][2] == "yes":  # at distance 0, and almost at a multiple of pi with one pair
-        note = "The fourth is false, as the NO shows: orthogonality alone is not enough."
+    # The second one holds at distance 0, and almost at a multiple of pi with one pair.
+    false = "The second and the fourth are" if rows[1][2] == "NO" else "The fourth is"
+    note = f"{false} false, as the NO shows: orthogonality alone is not enough."
     return Table(f"As matrices, m = {m} and n = {n}", ("claim", "largest difference", "holds"), rows, [note])
 
 
@@ -160,32 +133,27 @@ def rotation_matrix(freqs_cis: Tensor) -> Tensor:
     return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
 
 
-def draw_relative(figure: Any, tokens: TwoTokens) -> None:
+def draw_relative(figure: Any, q: Tensor, k: Tensor, scores: Tensor, embedding_scores: Tensor, distance: int) -> None:
     """One pair of q and of k at five positions, with the angle between them; below, the score of the head."""
     figure.set_size_inches(9, 6.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
-    columns = 5
-    rotated = tokens.rotated_query_and_key(torch.arange(columns))  # (columns, D) each
-    q_pairs, k_pairs = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:, :4] for t in rotated)  # the fastest pairs
+    q_pairs, k_pairs = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:5, :4] for t in (q, k))  # the fastest pairs
     pair = int(torch.minimum(q_pairs[0].abs(), k_pairs[0].abs()).argmax())  # both of its arrows are visible
-    q, k = q_pairs[:, pair].tolist(), k_pairs[:, pair].tolist()
-    reach = 1.3 * max(abs(q[0]), abs(k[0]))
-    for n, axes in enumerate(upper.subplots(1, columns)):
+    reach = 1.3 * float(max(q_pairs[0, pair].abs(), k_pairs[0, pair].abs()))
+    tips = zip(q_pairs[:, pair].tolist(), k_pairs[:, pair].tolist())
+    for n, (axes, (q_tip, k_tip)) in enumerate(zip(upper.subplots(1, 5), tips)):
         plane(axes, reach)
-        arrow(axes, q[n], BLUE, width=0.025)
-        arrow(axes, k[n], ORANGE, width=0.025)
-        k_to_q = cmath.phase(q[n] / k[n])
-        arc(axes, cmath.phase(k[n]), cmath.phase(k[n]) + k_to_q, 0.3 * reach, "black")
-        product = (q[n] * k[n].conjugate()).real
-        axes.set_title(f"n = {n}, m = {n + tokens.distance}\nq . k of the pair {product:+.3f}", fontsize=8)
+        arrow(axes, q_tip, BLUE, width=0.025)
+        arrow(axes, k_tip, ORANGE, width=0.025)
+        arc(axes, cmath.phase(k_tip), cmath.phase(k_tip) + cmath.phase(q_tip / k_tip), 0.3 * reach, "black")
+        product = (q_tip * k_tip.conjugate()).real
+        axes.set_title(f"n = {n}, m = {n + distance}\nq . k of the pair {product:+.3f}", fontsize=8)
         axes.set(xticks=[], yticks=[])
-    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {tokens.distance} apart", fontsize=10)
-    shifts = torch.arange(200)
-    scores = tokens.scores(shifts)
+    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {distance} apart", fontsize=10)
     axes = lower.subplots()
-    axes.plot(shifts, scores["the embedding"], color=ORANGE, linestyle="--", label="the embedding is rotated")
-    axes.plot(shifts, scores["q and k"], color=BLUE, linewidth=2, label="q and k are rotated")
-    axes.set(xlabel=f"n, position of the key (the query is at n + {tokens.distance})", ylabel="score q . k")
-    axes.set_title(f"all pairs: the same two tokens, {tokens.distance} apart, moved along the text", fontsize=10)
+    axes.plot(embedding_scores[:200], color=ORANGE, linestyle="--", label="the embedding is rotated")
+    axes.plot(scores[:200], color=BLUE, linewidth=2, label="q and k are rotated")
+    axes.set(xlabel=f"n, position of the key (the query is at n + {distance})", ylabel="score q . k")
+    axes.set_title(f"all pairs: the same two tokens, {distance} apart, moved along the text", fontsize=10)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -61,13 +61,8 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     Raises ValueError, before anything is computed, if a scheme does not support these sizes.
     """
     longest = MULTIPLES[-1] * budget.length
-    args = ModelArgs(
-        dim=budget.dim,
-        n_layers=budget.n_layers,
-        n_heads=budget.n_heads,
-        vocab_size=budget.vocab_size,
-        max_seq_len=budget.length,
-    )
+    sizes = {name: getattr(budget, name) for name in ("dim", "n_layers", "n_heads", "vocab_size")}
+    args = ModelArgs(**sizes, max_seq_len=budget.length)
     check_memory(4 * 8 * budget.n_heads * longest**2, f"length {budget.length}, tested up to {longest} tokens,")
     estimate.check_training_memory(args, training(budget, 0), torch.device("cpu"))
     for scheme in (*schemes, *SCALINGS):
@@ -75,7 +70,6 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     documents = open_documents(budget.data)
     tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", budget.vocab_size))
     dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
-    documents.check_unchanged()  # since the tokenizer was trained on them
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return StudyText(replace(args, vocab_size=tokenizer.vocab_size), dataset, tokenizer)

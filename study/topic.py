@@ -1,11 +1,10 @@
 """Shared by all topics: tables, pictures, checks of options, and opening a trained model and its text."""
 
 import math
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import torch
@@ -29,7 +28,11 @@ from .positions import SCHEMES
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 MAX_HEAD_DIM = 1024  # four times the width of any head that was published
+HeadDim = Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)]
+Heads = Annotated[int, "heads", Range(1, 1024)]
 THETAS = Range(1, 1e30)  # bases of the frequencies whose angles are neither NaN nor meaningless
+Theta = Annotated[float, "base of the frequencies", THETAS]
+ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 
 
 @dataclass
@@ -73,34 +76,33 @@ def check_plot(path: Path) -> None:
     formats = FigureCanvasBase.get_supported_filetypes()
     if path.suffix[1:].lower() not in formats:
         raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(formats))}")
-    if not path.parent.is_dir() or path.is_dir() or not os.access(path.parent, os.W_OK):
-        raise ValueError(f"--plot is {path}: give a file in a directory that exists and is writable")
+    if not path.parent.is_dir() or path.is_dir():
+        raise ValueError(f"--plot is {path}: give a file in a directory that exists")
 
 
 def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") -> None:
-    """Draw into the file ``path``, atomically. Raises ValueError like ``check_plot``.
+    """Draw into the file ``path``, atomically.
 
     A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
     """
-    check_plot(path)
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
     draw(figure)
-    write_atomically(path, lambda part: write_figure(figure, part, path.suffix[1:].lower(), description))
 
+    def write(part: Path) -> None:
+        figure.savefig(part, format=path.suffix[1:].lower())
+        if path.suffix.lower() == ".png":  # 256 colours are enough and take a quarter of the bytes
+            from PIL import Image, PngImagePlugin
 
-def write_figure(figure: Any, path: Path, format: str, description: str) -> None:
-    figure.savefig(path, format=format)
-    if format == "png":  # 256 colours are enough and take a quarter of the bytes
-        from PIL import Image, PngImagePlugin
+            text = PngImagePlugin.PngInfo()
+            text.add_itxt("Description", description, zip=True)
+            with Image.open(part) as picture:
+                # The default method loses the colour of a thin line beside a large map.
+                small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
+            small.save(part, format="png", optimize=True, pnginfo=text)
 
-        with Image.open(path) as picture:
-            # The default method loses the colour of a thin line beside a large map.
-            small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-        text = PngImagePlugin.PngInfo()
-        text.add_itxt("Description", description, zip=True)
-        small.save(path, format="png", optimize=True, pnginfo=text)
+    write_atomically(path, write)
 
 
 def short(value: float, digits: int = 4) -> str:
@@ -110,33 +112,32 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def check_even(name: str, value: int) -> None:
-    if value % 2:
-        raise ValueError(f"{name} is {value}: give an even number, because RoPE rotates pairs")
-
-
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
     """The model, with RoPE or another of ``SCHEMES``, and its tokenizer. Raises ValueError if ``path`` has none."""
     checkpoint = open_checkpoint(path or newest_run())
-    saved = [scheme.network for scheme in SCHEMES.values() if name_of(scheme.network) == checkpoint.subclass_name]
-    network = saved[0] if saved else None  # load_model refuses any other class
+    saved = {name_of(scheme.network): scheme.network for scheme in SCHEMES.values()}
+    network = saved.get(checkpoint.subclass_name)  # load_model refuses any other class
     return checkpoint.model(network=network).float().eval(), checkpoint.tokenizer()
 
 
-def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, needed: int) -> tuple[np.ndarray, str]:
-    """Token ids of a text to test a model on, and its name: the end of ``data``, or the model's validation text.
+def open_windows(
+    path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, windows: int, length: int
+) -> tuple[Tensor, str]:
+    """Test texts of ``length`` tokens, evenly spaced over a longer text, (windows, length), and the name of that text.
 
-    Raises ValueError if there is no such text, or if it has fewer than ``needed`` tokens.
+    It is the end of ``data``, or else the model's validation text. Raises ValueError if there is no such text, or if it
+    has fewer than ``windows * length`` tokens.
     """
     path = path or newest_run()
-    trained_on = None if data else read_run_data_args(path)
+    needed = windows * length
     if data:
         text = "".join(open_documents(data).texts())
         ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
         name = f"the end of {', '.join(data)}"
-    elif trained_on is None:
-        raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
     else:
+        trained_on = read_run_data_args(path)
+        if trained_on is None:
+            raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
         try:
             ids = prepare_run_dataset(path, trained_on, tokenizer, context=1).val
         except ValueError as error:
@@ -146,13 +147,8 @@ def open_text(path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, ne
         raise ValueError(
             f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
         )
-    return ids, name
-
-
-def windows_of(ids: np.ndarray, windows: int, length: int) -> Tensor:
-    """Pieces of ``length`` tokens, evenly spaced over the text: int64 (windows, length)."""
     starts = np.linspace(0, len(ids) - length, windows).astype(int)
-    return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64))
+    return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64)), name
 
 
 def losses_of(model: Transformer, inputs: Tensor, targets: Tensor, rows: int) -> Tensor:

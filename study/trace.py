@@ -17,7 +17,7 @@ from model.transformer import Transformer
 
 from .arrows import arc, arrow, plane
 from .positions import scheme_of
-from .topic import BLUE, MAX_HEAD_DIM, ORANGE, Report, Table, open_model
+from .topic import BLUE, ORANGE, HeadDim, Heads, Report, Table, open_model
 
 ROOT = Path(rope.__file__).parent  # the network
 LONGEST = 72  # characters of an expression in the table
@@ -28,8 +28,8 @@ def trace(
     prompt: Annotated[str, "prompt of the trained model"] = "Once upon a time",
     batch: Annotated[int, "rows", Range(1)] = 2,
     length: Annotated[int, "tokens", Range(1)] = 512,
-    heads: Annotated[int, "heads", Range(1)] = 12,
-    head_dim: Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)] = 64,
+    heads: Heads = 12,
+    head_dim: HeadDim = 64,
     position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2,
     head: Annotated[int, "head whose values are shown", Range(0)] = 0,
     pair: Annotated[int, "pair whose values are shown", Range(0)] = 1,
@@ -42,121 +42,100 @@ def trace(
     check_below("position", position, p, T)
     check_below("head", head, head, args.n_heads)
     check_below("pair", pair, pair, args.head_dim // 2)
-    steps = Steps()
-    with torch.no_grad():
-        pairs = attention_call(steps, network, tokens, p, head, pair)
+    rows, pairs = attention_call(network, tokens, p, head, pair)
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
         f"values: row 0, position {p}, head {head}, pair {pair}",
         ("line", "expression", "shape", "dtype", "values"),
-        steps.rows,
+        rows,
         [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, keys_around(p, T)))}."],
     )
     return Report([table], lambda figure: draw(figure, pairs, p, head, pair))
 
 
-class Steps:
-    """Evaluates expressions of the library's source, and keeps a row of the table for each."""
+@torch.no_grad()
+def attention_call(
+    network: Transformer, tokens: Tensor, p: int, head: int, i: int
+) -> tuple[list[Any], list[tuple[complex, complex]]]:
+    """Go through the first layer's attention, and show pair ``i`` of one head at position ``p`` of row 0.
 
-    def __init__(self) -> None:
-        self.rows: list[tuple[object, ...]] = []
+    Returns the rows of the table, and the pair of q at ``p`` and of k at the position before it, as projected and
+    rotated.
+    """
+    layer: Any = network.layers[0]
+    args = network.args
+    B, T = tokens.shape
+    D = args.head_dim
+    kv_head = head // (args.n_heads // args.n_kv_heads)
+    channels = slice(2 * i, 2 * i + 2)
+    keys = slice(keys_around(p, T).start, keys_around(p, T).stop)
+    cache = KVCache(args, B).layers[0]
+    rows: list[Any] = []
+    # The names of the expressions below. Every result gets the name that it has in the library.
+    names: dict[str, Any] = {"torch": torch, "math": math, "reshape_for_broadcast": rope.reshape_for_broadcast}
+    names |= {"dim": D, "theta": args.rope_theta, "scaling": args.rope_scaling, "magnitude": 1.0, "start_pos": 0}
+    names |= {"end": args.max_seq_len, "B": B, "T": T, "S": T, "group": args.n_heads // args.n_kv_heads}
+    objects = {"transformer.py": network, "attention.py": layer.attention, "cache.py": cache}
 
-    def show(self, file: str, expression: str, index: tuple[Any, ...], /, **names: Any) -> Tensor:
-        """The result of an expression that ``file`` has in one of its lines; the values at ``index`` are shown."""
-        result: Tensor = eval(expression, {"torch": torch, "math": math} | names)
+    def show(file: str, result: str, expression: str, *index: Any) -> None:
+        """Evaluate an expression that ``file`` has in one of its lines, and show its values at ``index``."""
+        names["self"] = objects.get(file)
+        value: Tensor = eval(expression, names)
+        names[result] = value
         shown = expression if len(expression) <= LONGEST else expression[: LONGEST - 3] + "..."
-        values = result[index].flatten().tolist()
-        row = (line_of(file, expression), shown, tuple(result.shape), str(result.dtype)[6:])
-        self.rows.append((*row, " ".join(map(_number, values))))
-        return result
+        numbers = " ".join(map(_number, value[index].flatten().tolist()))
+        rows.append((line_of(file, expression), shown, tuple(value.shape), str(value.dtype)[6:], numbers))
+
+    show("rope.py", "freqs", 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)', i)
+    if args.rope_scaling is not None:
+        show("rope.py", "freqs", "scaling(freqs)", i)  # (D/2,)
+        names["magnitude"] = args.rope_scaling.attention_factor
+    show("rope.py", "positions", 'torch.arange(end, dtype=torch.float64, device="cpu")', p)  # (max_seq_len,)
+    show("rope.py", "angles", "torch.outer(positions, freqs)", p, i)  # (max_seq_len, D/2)
+    show("rope.py", "table", "torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)", p, i)
+    show("transformer.py", "freqs_cis", "self.freqs_cis[start_pos : start_pos + T]", p, i)  # (T, D/2)
+
+    names["x"] = layer.attention_norm(network.embed(tokens, 0))  # (B, T, dim)
+    show("attention.py", "xq", "self.wq(x).view(B, T, -1, self.head_dim)", 0, p, head, channels)  # (B, T, H, D)
+    show("attention.py", "xk", "self.wk(x).view(B, T, -1, self.head_dim)", 0, p, kv_head, channels)  # (B, T, K, D)
+    show("attention.py", "xv", "self.wv(x).view(B, T, -1, self.head_dim)", 0, p, kv_head, channels)  # (B, T, K, D)
+    if args.qk_norm:
+        show("attention.py", "xq", "self.q_norm(xq)", 0, p, head, channels)
+        show("attention.py", "xk", "self.k_norm(xk)", 0, p, kv_head, channels)
+
+    before_and_after = []  # the rotation: of q at p, then of k at the position before
+    for name, h, place in (("xq", head, p), ("xk", kv_head, max(p - 1, 0))):
+        names["x"] = names[name]
+        show("rope.py", "pairs", "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))", 0, p, h, i)
+        show("rope.py", "row", "freqs_cis[None, :, None, :]", 0, p, 0, i)  # (1, T, 1, D/2)
+        show("rope.py", "rotated", "pairs * reshape_for_broadcast(freqs_cis, pairs)", 0, p, h, i)
+        show("rope.py", name, "torch.view_as_real(rotated).flatten(3).type_as(x)", 0, p, h, channels)
+        before_and_after.append([complex(names[each][0, place, h, i]) for each in ("pairs", "rotated")])
+
+    names["t"] = names["xq"]
+    show("attention.py", "q", "t.transpose(1, 2)", 0, head, p, channels)  # (B, H, T, D)
+    names["xk"], names["xv"] = names["xk"].transpose(1, 2), names["xv"].transpose(1, 2)  # (B, K, T, D)
+    cache.update(0, names["xk"], names["xv"])
+    names["end"] = T
+    show("cache.py", "k", "self.keys[:, :, :end].type_as(xk)", 0, kv_head, p, channels)
+    show("cache.py", "v", "self.values[:, :, :end].type_as(xv)", 0, kv_head, p, channels)
+
+    show("attention.py", "k", "k.repeat_interleave(group, 1)", 0, head, p, channels)  # (B, H, S, D)
+    show("attention.py", "v", "v.repeat_interleave(group, 1)", 0, head, p, channels)  # (B, H, S, D)
+    show("attention.py", "mask", "torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)", p, keys)  # (T, S)
+    show("attention.py", "scores", "q @ k.mT / math.sqrt(q.shape[-1])", 0, head, p, keys)  # (B, H, T, S)
+    masked = "scores.masked_fill(~mask, -math.inf)"
+    show("attention.py", "masked", masked, 0, head, p, keys)
+    show("attention.py", "weights", f"{masked}.softmax(-1, dtype=torch.float32)", 0, head, p, keys)
+    show("attention.py", "out", "weights @ v", 0, head, p, channels)  # (B, H, T, D)
+    columns = slice(head * D + 2 * i, head * D + 2 * i + 2)
+    show("attention.py", "out", "out.transpose(1, 2).flatten(2)", 0, p, columns)  # (B, T, H * D)
+    return rows, list(zip(*before_and_after))
 
 
 def line_of(file: str, expression: str) -> str:
     lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
     return f"{file}:{next(number for number, line in enumerate(lines, 1) if expression in line)}"
-
-
-def attention_call(
-    steps: Steps, network: Transformer, tokens: Tensor, p: int, head: int, i: int
-) -> list[tuple[complex, complex]]:
-    """Go through the first layer's attention, and show pair ``i`` of one head at position ``p`` of row 0.
-
-    Returns the pair of q at ``p`` and that of k at the position before it, as projected and rotated.
-    """
-    show, args = steps.show, network.args
-    layer: Any = network.layers[0]
-    attention = layer.attention
-    B, T = tokens.shape
-    group = args.n_heads // args.n_kv_heads
-    kv_head = head // group
-    channels = slice(2 * i, 2 * i + 2)
-    keys = slice(keys_around(p, T).start, keys_around(p, T).stop)
-
-    dim, theta, scaling, magnitude = args.head_dim, args.rope_theta, args.rope_scaling, 1.0
-    frequency = 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)'
-    freqs = show("rope.py", frequency, (i,), theta=theta, dim=dim)  # (D/2,)
-    if scaling is not None:
-        freqs = show("rope.py", "scaling(freqs)", (i,), scaling=scaling, freqs=freqs)  # (D/2,)
-        magnitude = scaling.attention_factor
-    count = 'torch.arange(end, dtype=torch.float64, device="cpu")'
-    positions = show("rope.py", count, (p,), end=args.max_seq_len)  # (max_seq_len,)
-    angles = show("rope.py", "torch.outer(positions, freqs)", (p, i), positions=positions, freqs=freqs)
-    polar = "torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)"
-    show("rope.py", polar, (p, i), angles=angles, magnitude=magnitude)  # (max_seq_len, D/2)
-    part = "self.freqs_cis[start_pos : start_pos + T]"
-    freqs_cis = show("transformer.py", part, (p, i), self=network, start_pos=0, T=T)  # (T, D/2)
-
-    x = layer.attention_norm(network.embed(tokens, 0))  # (B, T, dim)
-    names = {"self": attention, "x": x, "B": B, "T": T}
-    xq = show("attention.py", "self.wq(x).view(B, T, -1, self.head_dim)", (0, p, head, channels), **names)
-    xk = show("attention.py", "self.wk(x).view(B, T, -1, self.head_dim)", (0, p, kv_head, channels), **names)
-    xv = show("attention.py", "self.wv(x).view(B, T, -1, self.head_dim)", (0, p, kv_head, channels), **names)
-    if args.qk_norm:
-        xq = show("attention.py", "self.q_norm(xq)", (0, p, head, channels), self=attention, xq=xq)
-        xk = show("attention.py", "self.k_norm(xk)", (0, p, kv_head, channels), self=attention, xk=xk)
-
-    q_pairs, q_rotated, xq = rotation(steps, xq, freqs_cis, (0, p, head), i)
-    k_pairs, k_rotated, xk = rotation(steps, xk, freqs_cis, (0, p, kv_head), i)
-    before = max(p - 1, 0)
-    pairs = [
-        (complex(q[0, p, head, i]), complex(k[0, before, kv_head, i]))
-        for q, k in ((q_pairs, k_pairs), (q_rotated, k_rotated))
-    ]
-
-    xq = show("attention.py", "t.transpose(1, 2)", (0, head, p, channels), t=xq)  # (B, H, T, D)
-    xk, xv = xk.transpose(1, 2), xv.transpose(1, 2)  # (B, K, T, D)
-    cache = KVCache(args, B).layers[0]
-    cache.update(0, xk, xv)
-    k = show("cache.py", "self.keys[:, :, :end].type_as(xk)", (0, kv_head, p, channels), self=cache, end=T, xk=xk)
-    v = show("cache.py", "self.values[:, :, :end].type_as(xv)", (0, kv_head, p, channels), self=cache, end=T, xv=xv)
-
-    k = show("attention.py", "k.repeat_interleave(group, 1)", (0, head, p, channels), k=k, group=group)  # (B, H, S, D)
-    v = show("attention.py", "v.repeat_interleave(group, 1)", (0, head, p, channels), v=v, group=group)  # (B, H, S, D)
-    triangle = "torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)"
-    mask = show("attention.py", triangle, (p, keys), T=T, S=T, q=xq)  # (T, S)
-    scores = show("attention.py", "q @ k.mT / math.sqrt(q.shape[-1])", (0, head, p, keys), q=xq, k=k)  # (B, H, T, S)
-    masked = "scores.masked_fill(~mask, -math.inf)"
-    show("attention.py", masked, (0, head, p, keys), scores=scores, mask=mask)  # (B, H, T, S)
-    softmax = f"{masked}.softmax(-1, dtype=torch.float32)"
-    weights = show("attention.py", softmax, (0, head, p, keys), scores=scores, mask=mask)  # (B, H, T, S)
-    out = show("attention.py", "weights @ v", (0, head, p, channels), weights=weights, v=v)  # (B, H, T, D)
-    columns = slice(head * dim + 2 * i, head * dim + 2 * i + 2)
-    show("attention.py", "out.transpose(1, 2).flatten(2)", (0, p, columns), out=out)  # (B, T, H * D)
-    return pairs
-
-
-def rotation(
-    steps: Steps, x: Tensor, freqs_cis: Tensor, place: tuple[int, ...], i: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Rotate x (B, T, H, D): its pairs and the rotated pairs, complex (B, T, H, D/2), and the result (B, T, H, D)."""
-    as_complex = "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))"
-    pairs = steps.show("rope.py", as_complex, (*place, i), x=x)
-    steps.show("rope.py", "freqs_cis[None, :, None, :]", (0, place[1], 0, i), freqs_cis=freqs_cis)
-    names = {"freqs_cis": freqs_cis, "pairs": pairs, "reshape_for_broadcast": rope.reshape_for_broadcast}
-    rotated = steps.show("rope.py", "pairs * reshape_for_broadcast(freqs_cis, pairs)", (*place, i), **names)
-    as_real = "torch.view_as_real(rotated).flatten(3).type_as(x)"
-    result = steps.show("rope.py", as_real, (*place, slice(2 * i, 2 * i + 2)), rotated=rotated, x=x)
-    return pairs, rotated, result
 
 
 def keys_around(p: int, T: int) -> range:
@@ -171,14 +150,7 @@ def check_below(name: str, given: int, index: int, limit: int) -> None:
 
 def _random(batch: int, length: int, heads: int, head_dim: int) -> tuple[Transformer, Tensor]:
     """Random weights and tokens. The table has twice as many rows as tokens, so that the slice can be seen."""
-    args = ModelArgs(
-        dim=heads * head_dim,
-        n_heads=heads,
-        n_layers=1,
-        vocab_size=256,
-        head_dim=head_dim,
-        max_seq_len=2 * length,
-    )
+    args = ModelArgs(heads * head_dim, 1, heads, head_dim=head_dim, vocab_size=256, max_seq_len=2 * length)
     scores = batch * heads * length**2
     check_memory(4 * (6 * scores + 20 * batch * length * args.dim), f"length {length}")
     torch.manual_seed(0)

@@ -90,7 +90,8 @@ def page(
         raise ValueError(f"out is {out}: name a file in a directory that exists")
     opened_tokenizer = checkpoint.tokenizer(tokenizer)
     tokenizer_facts = vocabulary(opened_tokenizer)
-    network, weights = pack_network(checkpoint.model(), storage_dtype(count))
+    dtype = torch.float16 if count > HALF_ABOVE else torch.float32
+    network, weights = pack_network(checkpoint.model(), dtype)
     start_text = read_run_settings(checkpoint.path).get("start_text", "")  # replaces an empty prompt, as in generate.py
     facts = {
         "name": path.resolve().name,
@@ -113,10 +114,6 @@ def page(
         ],
     )
     return Report([table])
-
-
-def storage_dtype(count: int) -> torch.dtype:
-    return torch.float16 if count > HALF_ABOVE else torch.float32
 
 
 def page_text(facts: dict[str, Any], weights: str) -> str:
@@ -147,9 +144,7 @@ def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any]
     facts = {
         "args": architecture(model.args),
         "dtype": str(flat.dtype).removeprefix("torch."),
-        "shapes": [
-            (name, *torch.atleast_2d(weight).shape) for name, weight in state.items()
-        ],  # a norm, (dim,), is one row,
+        "shapes": [(name, *torch.atleast_2d(weight).shape) for name, weight in state.items()],  # a norm is one row
     }
     return facts, flat.numpy().tobytes()
 
@@ -191,9 +186,8 @@ def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     for function in functions:
         source, start = inspect.getsourcelines(function)
         # Docstrings become blank lines, so that the numbers of later lines stay the same.
-        code = re.sub(
-            r'""".*?"""', lambda text: "\n" * text[0].count("\n"), textwrap.dedent("".join(source)), flags=re.DOTALL
-        )
+        code = textwrap.dedent("".join(source))
+        code = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), code, flags=re.DOTALL)
         lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
     return lines
 
@@ -204,18 +198,13 @@ def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
     for language, name in DOCS_PAGES.items():
         file = DOCS / name
         text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        address = address_from(out.resolve().parent, file)
+        try:
+            address = quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
+        except ValueError:  # on another Windows drive
+            address = file.as_uri()
         headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
         steps[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
     return steps
-
-
-def address_from(directory: Path, file: Path) -> str:
-    """The address of ``file`` in a page in ``directory``: relative, or absolute if they are on two Windows drives."""
-    try:
-        return quote(Path(os.path.relpath(file, directory)).as_posix())
-    except ValueError:
-        return file.as_uri()
 
 
 def anchor(heading: str) -> str:

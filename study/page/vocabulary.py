@@ -10,7 +10,7 @@ from typing import Any
 from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
 
 from model.text.hf_tokenizer import HFTokenizer
-from model.text.tokenizer import SentencePieceTokenizer, Tokenizer, file_content
+from model.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 Steps = list[dict[str, Any]]
 KINDS = {  # the page's letter for each type of piece
@@ -81,7 +81,7 @@ def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
 
 
 def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
-    content = json.loads(file_content(tokenizer))
+    content = json.loads(tokenizer.content)
     model = content["model"]
     kind = model.get("type", "BPE")  # old files have no type
     if kind != "BPE":
@@ -89,9 +89,6 @@ def _tokenizer_json(tokenizer: HFTokenizer) -> dict[str, Any]:
     for name in ("dropout", "continuing_subword_prefix", "end_of_word_suffix"):
         if model.get(name):
             raise ValueError(f"its BPE model has {name}, which the page does not support")
-    for name in ("truncation", "padding"):
-        if content.get(name):
-            raise ValueError(f"it has {name}, which the page does not support; remove it from the file")
     ids: dict[str, int] = model["vocab"]
     pieces: list[str | None] = [None] * (max(ids.values()) + 1)
     for piece, token in ids.items():

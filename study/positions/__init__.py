@@ -15,7 +15,7 @@ class: to change one, derive a class. So ``train.py --network study.positions:Al
 """
 
 from dataclasses import replace
-from typing import Any, NamedTuple, cast
+from typing import NamedTuple, cast
 
 from model.cli.settings import suggest_name
 from model.config import ModelArgs
@@ -53,10 +53,10 @@ SCHEMES = {
 SCALINGS = ("linear", "ntk", "yarn")  # RoPE's table, scaled for a context ``factor`` times as long
 
 
-def check_scheme(scheme: Any) -> str:
+def check_scheme(scheme: str) -> str:
     """Return the name of a scheme. Raises ValueError if it is unknown."""
-    if not isinstance(scheme, str) or scheme not in SCHEMES:
-        raise ValueError(f"unknown scheme {scheme!r}{suggest_name(str(scheme), SCHEMES)}")
+    if scheme not in SCHEMES:
+        raise ValueError(f"unknown scheme {scheme!r}{suggest_name(scheme, SCHEMES)}")
     return scheme
 
 

@@ -5,7 +5,8 @@ the key and the value, row vectors of D channels. A query sees no later key, so 
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +24,14 @@ def gather_by_distance(scores: Tensor, index: Tensor) -> Tensor:
 
 
 class ScoringAttention(Attention):
-    """Attention with another formula for the scores. A subclass defines ``scores``; mask and softmax are here."""
+    """Attention with another formula for the scores. A subclass defines ``scores``; mask and softmax are here.
+
+    ``shared`` is a module that all layers use. It is kept in a tuple, so that no layer registers it as a submodule.
+    """
+
+    def __init__(self, args: ModelArgs, shared: Any = None) -> None:
+        super().__init__(args)
+        self.shared = (shared,)
 
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
         """xq (B, H, T, D), keys (B, H, S, D), distance (T, S) -> scaled scores (B, H, T, S)."""
@@ -44,9 +52,10 @@ class ScoringAttention(Attention):
         return self.weighted_sum(scores.softmax(-1).type_as(values), values, distance)
 
 
-def replace_attention(model: Transformer, attentions: Sequence[ScoringAttention]) -> None:
-    """Replace each layer's attention by one of ``attentions``, with the same matrices, and switch off the rotation."""
-    for layer, attention in zip(model.layers, attentions, strict=True):
+def replace_attention(model: Transformer, kind: Callable[..., ScoringAttention], *extra: Any) -> None:
+    """Replace each layer's attention by ``kind(args, *extra)``, with the same matrices, and switch off the rotation."""
+    attentions = [kind(model.args, *extra) for _ in model.layers]
+    for layer, attention in zip(model.layers, attentions):
         for name in ("wq", "wk", "wv", "wo"):
             setattr(attention, name, getattr(layer.attention, name))
         layer.attention = attention
@@ -56,12 +65,8 @@ def replace_attention(model: Transformer, attentions: Sequence[ScoringAttention]
 class BiasedAttention(ScoringAttention):
     """e_ij = q_i k_j^T / sqrt(D) + b(i - j). b is the same in all layers, so the network computes it."""
 
-    def __init__(self, args: ModelArgs, network: "BiasedTransformer") -> None:
-        super().__init__(args)
-        self.network = (network,)  # in a tuple, so that it is not registered as a submodule
-
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
-        bias = self.network[0].bias(distance.clamp(min=0))  # (H, T, S)
+        bias = self.shared[0].bias(distance.clamp(min=0))  # (H, T, S)
         return xq @ keys.mT * self.head_dim**-0.5 + bias.type_as(xq)
 
 
@@ -70,7 +75,7 @@ class BiasedTransformer(Transformer):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        replace_attention(self, [BiasedAttention(args, self) for _ in range(args.n_layers)])
+        replace_attention(self, BiasedAttention, self)
 
     def bias(self, distance: Tensor) -> Tensor:
         """distance (T, S), none negative -> b (H, T, S)."""
@@ -149,7 +154,7 @@ class Shaw(Transformer):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        replace_attention(self, [ShawAttention(args, self.farthest) for _ in range(args.n_layers)])
+        replace_attention(self, ShawAttention, self.farthest)
 
 
 class TransformerXLAttention(ScoringAttention):
@@ -182,7 +187,7 @@ class TransformerXL(Transformer):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        replace_attention(self, [TransformerXLAttention(args) for _ in range(args.n_layers)])
+        replace_attention(self, TransformerXLAttention)
 
 
 class PositionTerm(nn.Module):
@@ -216,12 +221,8 @@ class PositionTerm(nn.Module):
 class TupeAttention(ScoringAttention):
     """e_ij = q_i k_j^T / sqrt(2 D) + the position term. The 2 is there because two terms of the same size are added."""
 
-    def __init__(self, args: ModelArgs, position_term: PositionTerm) -> None:
-        super().__init__(args)
-        self.position_term = (position_term,)  # in a tuple, so that it is not registered as a submodule of each layer
-
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
-        return xq @ keys.mT * (2 * self.head_dim) ** -0.5 + self.position_term[0](distance)
+        return xq @ keys.mT * (2 * self.head_dim) ** -0.5 + self.shared[0](distance)
 
 
 class Tupe(Transformer):
@@ -236,8 +237,7 @@ class Tupe(Transformer):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
         self.position_term = PositionTerm(args)
-        attentions = [TupeAttention(args, self.position_term) for _ in range(args.n_layers)]
-        replace_attention(self, attentions)
+        replace_attention(self, TupeAttention, self.position_term)
 
 
 class DebertaAttention(ScoringAttention):
@@ -249,15 +249,14 @@ class DebertaAttention(ScoringAttention):
     """
 
     def __init__(self, args: ModelArgs, table: nn.Embedding) -> None:
-        super().__init__(args)
-        self.table = (table,)  # in a tuple, so that it is not registered as a submodule of each layer
+        super().__init__(args, table)
         self.wqr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         self.wkr = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=False)
         for matrix in (self.wqr, self.wkr):
             nn.init.normal_(matrix.weight, std=0.02)
 
     def scores(self, xq: Tensor, keys: Tensor, distance: Tensor) -> Tensor:
-        table = self.table[0].weight  # (2k, dim)
+        table = self.shared[0].weight  # (2k, dim)
         k = table.shape[0] // 2
         qr = self.wqr(table).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0)  # (H, D, 2k)
         kr = self.wkr(table).unflatten(-1, (-1, self.head_dim)).permute(1, 2, 0)  # (H, D, 2k)
@@ -280,5 +279,4 @@ class Deberta(Transformer):
         super().__init__(args)
         self.rel_embeddings = nn.Embedding(2 * self.k, args.dim)
         nn.init.normal_(self.rel_embeddings.weight, std=0.02)
-        attentions = [DebertaAttention(args, self.rel_embeddings) for _ in range(args.n_layers)]
-        replace_attention(self, attentions)
+        replace_attention(self, DebertaAttention, self.rel_embeddings)

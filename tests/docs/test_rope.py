@@ -6,15 +6,14 @@ occur in an output, quoted line or example of its step, or of a step that its pa
 is not checked.
 
 ``python tests/docs/test_rope.py`` updates the outputs and quoted lines in all pages. With ``--pictures`` it also draws
-the pictures of commands that need no trained model. A block that shows only "..." is filled with the whole output. In
-a quote, "..." stands for lines left out; its first and last line decide which lines it quotes.
+the pictures of commands that need no trained model. A block that shows only "..." is filled with the whole output.
+Elsewhere "..." stands for lines left out.
 """
 
 import argparse
 import contextlib
 import difflib
 import doctest
-import importlib.util
 import io
 import itertools
 import re
@@ -32,6 +31,7 @@ ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "endless", "encodin
 PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
 RECORDED = {topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("attention", "extrapolate", "endless")}
 
+each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 # A median time, and the range of the middle half of the times.
 TIMES = re.compile(r"\d+\.\d\d +\d+\.\d\d-\d+\.\d\d")
@@ -103,7 +103,7 @@ def lines_match(shown: str, printed: str) -> bool:
     return True
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_commands_print_what_the_page_shows(page):
     assert any(shown for _, shown in commands(page))
     for command, shown in commands(page):
@@ -116,7 +116,7 @@ def test_commands_print_what_the_page_shows(page):
                 assert any(lines_match(line, printed) for printed in rest), f"{command}: {line}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_commands_without_output_have_valid_flags(page):
     from model.cli import read_flags
     from study.__main__ import make_parser
@@ -129,7 +129,7 @@ def test_commands_without_output_have_valid_flags(page):
             read_flags(make_parser(topic).parse_args(words[4:]), options_class(TOPICS[topic]))
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_quoted_lines_are_in_the_code(page):
     for quote in blocks(page, "python"):
         first, *lines = quote.splitlines()
@@ -144,7 +144,7 @@ def test_quoted_lines_are_in_the_code(page):
             searched = places[0] + len(part)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_every_number_in_the_text_occurs_in_an_output_of_its_step_or_of_a_linked_step(page):
     for name, text in steps(page).items():
         prose = FENCE.sub("\n\n", text)
@@ -183,14 +183,14 @@ def numbers_of_section(page: Path, anchor: str) -> set[float]:
     return found | {100 * value for value in found}
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_examples_print_what_the_page_shows(page):
     text = "\n".join(blocks(page, "pycon"))
     examples = doctest.DocTestParser().get_doctest(text, {}, page.name, None, None)
     assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(examples).failed == 0
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_pictures_are_drawn_from_the_tables_beside_them(page):
     Image = pytest.importorskip("PIL.Image")
     compared = set()
@@ -221,7 +221,7 @@ def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
             yield command, shown
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@each_page
 def test_links_and_pictures_exist(page):
     text = page.read_text(encoding="utf-8")
     for target, anchor in re.findall(r"\]\((?!https://)([^)#]*)#?([^)]*)\)", text):
@@ -229,14 +229,6 @@ def test_links_and_pictures_exist(page):
         assert file.is_file(), target
         assert file.suffix != ".png" or file.stat().st_size < 250_000
         assert not anchor or anchor in headings(file), anchor
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_walk_script_finds_every_command_of_the_page(page):
-    spec = importlib.util.spec_from_file_location("walk", REPO / "benchmarks" / "walk.py")
-    walk = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(walk)
-    assert [*walk.commands(page.read_text(encoding="utf-8"))] == [command for command, _ in commands(page)]
 
 
 @pytest.mark.parametrize("page", ENGLISH, ids=lambda page: page.name)
@@ -249,23 +241,15 @@ def test_both_languages_have_the_same_commands_outputs_quotes_and_pictures(page)
     assert images == images_zh
 
 
-def test_refreshing_an_output_matches_changed_lines_and_keeps_omissions():
+def test_refreshing_matches_changed_lines_and_keeps_omissions():
     printed = ["head", "a.py:3  x.float()  +1.0", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0", "b.py:9  y  +3.0", "end"]
-    shown = ["head", "...", "a.py:7  x.double().sum()  +2.5", "b.py:1  y  +3.0", "c.py:1  gone"]
-    assert refreshed_output(shown, printed) == ["head", "...", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0"]
-    assert refreshed_output(["..."], printed) == refreshed_output(["head", "old"], printed) == printed
-
-
-def test_refreshing_a_quote_copies_the_present_code():
-    current = "# model/rope.py\n    if dim % 2:\n    ...\n    magnitude = 1.0\n    if scaling is not None:\n"
-    old = current.replace("dim % 2", "dim % 2 != 0").replace("magnitude = 1.0", "magnitude = 1")
-    assert refreshed_quote(old) == refreshed_quote(current) == current
-    with pytest.raises(ValueError, match="no lines like 'nothing of the kind'"):
-        refreshed_quote("# model/rope.py\nnothing of the kind\n")
+    shown = ["head", "...", "a.py:7  x.double().sum()  +2.5", "b.py:1  y  +3.0", "b.py:1  y  +3.0", "c.py:1  gone"]
+    assert refreshed(shown, printed) == ["head", "...", *printed[2:5]]
+    assert refreshed(["..."], printed) == refreshed(["head", "old"], printed) == printed
 
 
 def refresh(page: Path, pictures: bool) -> None:
-    """Write the present outputs and quoted lines into a page; blocks that cannot be updated are named on stderr.
+    """Write the present outputs and quoted lines into a page. Lines added inside a quote must be copied by hand.
 
     The same run prints a table and draws its picture. ``benchmarks/walk.py --record`` draws those of trained models.
     """
@@ -274,69 +258,32 @@ def refresh(page: Path, pictures: bool) -> None:
     for command, shown in commands(page):
         if not shown:
             continue
-        try:
-            topic = shlex.split(command)[3]
-            drawn = pictures and topic not in RECORDED and command in first and f"(images/{topic}.png)" in text
-            plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
-            new = refreshed_output(shown, output(command + plot))
-        except ValueError as error:
-            print(f"{page.name}: {command}: {error}; left as it is", file=sys.stderr)
-            continue
+        topic = shlex.split(command)[3]
+        drawn = pictures and topic not in RECORDED and command in first and f"(images/{topic}.png)" in text
+        plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+        new = refreshed(shown, output(command + plot))
         before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, new))
         text = text.replace(before, after)
     for quote in blocks(page, "python"):
-        try:
-            text = text.replace(quote, refreshed_quote(quote))
-        except ValueError as error:
-            print(f"{page.name}: {error}; left as it is", file=sys.stderr)
+        first_line, *lines = quote.splitlines()
+        source = (REPO / first_line.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
+        new = refreshed([*lines, "..."], source)[:-1]
+        text = text.replace(quote, "\n".join([first_line, *new]) + "\n")
     page.write_text(text, encoding="utf-8")
 
 
-def refreshed_output(shown: list[str], printed: list[str]) -> list[str]:
-    """Choose the lines of ``printed`` to show: all, or the ones closest to ``shown`` if that leaves lines out."""
+def refreshed(shown: list[str], printed: list[str]) -> list[str]:
+    """All lines of ``printed``, or, if ``shown`` leaves lines out, the line closest to each shown one."""
     if "..." not in shown or shown == ["..."]:
         return printed
-    kept = closest_lines([line for line in shown if line != "..."], printed)
     new: list[str] = []
-    for place, following in zip(kept, [*kept[1:], None]):
-        new.append(printed[place])
-        left_out = following is not None and following > place + 1
-        new += ["..."] * (left_out or (following is None and shown[-1] == "..."))
+    end = 0  # of the lines of ``printed`` that are used
+    for line in shown:
+        close = [line] if line.strip() == "..." else difflib.get_close_matches(line, printed[end:], n=1)
+        new += close
+        if close and line.strip() != "...":
+            end = printed.index(close[0], end) + 1
     return new
-
-
-def closest_lines(old: list[str], lines: list[str]) -> list[int]:
-    """Indices of the lines most similar to the old ones, in increasing order; old lines without a match have none.
-
-    ``best[i][j]`` is the total similarity of the first i old lines and the first j lines, with the chosen indices.
-    """
-    best: list[list[tuple[float, list[int]]]] = [[(0.0, [])] * (len(lines) + 1) for _ in range(len(old) + 1)]
-    for i, old_line in enumerate(old):
-        for j, line in enumerate(lines):
-            ratio = difflib.SequenceMatcher(None, old_line, line, autojunk=False).ratio()
-            total, taken = best[i][j]
-            taking = (total + ratio, [*taken, j]) if ratio > 0.6 else (0.0, [])
-            best[i + 1][j + 1] = max(best[i][j + 1], best[i + 1][j], taking, key=lambda found: found[0])
-    return best[-1][-1][1]
-
-
-def refreshed_quote(quote: str) -> str:
-    """The quote with the present code: from the line closest to its first line to the one closest to its last."""
-    first, *lines = quote.splitlines()
-    source = (REPO / first.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
-    new = [first]
-    searched = 0
-    for omitted, group in itertools.groupby(lines, lambda line: line.strip() == "..."):
-        part = list(group)
-        if omitted:
-            new += part
-            continue
-        ends = closest_lines([part[0], part[-1]] if len(part) > 1 else part, source[searched:])
-        if len(ends) != min(len(part), 2):
-            raise ValueError(f"{first} has no lines like {part[0].strip()!r} .. {part[-1].strip()!r}")
-        new += source[searched + ends[0] : searched + ends[-1] + 1]
-        searched += ends[-1] + 1
-    return "\n".join(new) + "\n"
 
 
 if __name__ == "__main__":
