@@ -19,7 +19,7 @@ from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
 from model.training.console import Console, announcement
-from model.training.distributed import local_device, processes
+from model.training.distributed import Ranks, local_device, processes
 from model.training.run_directory import run_directory
 from model.training.run_text import prepare_text
 from model.training.settings import resolve
@@ -33,30 +33,34 @@ def main() -> int:
     flags = parse_flags()
     keep_freed_memory()
     with processes(os.environ) as ranks:  # one, unless torchrun started more
-        # The first process does what ``first`` is given, and all get the result.
-        # Defaults < TOML file < flags; with --resume, config.toml of the run directory instead of the defaults.
-        run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
-        text = prepare_text(run, ranks)
-        # With --minutes: times models of several sizes on this machine, and completes the settings with the size that
-        # has the lowest predicted loss. Otherwise only checks that the run fits into the memory.
-        run, forecast, command = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
-        if flags.plan:
-            if ranks.is_first:
-                print(announcement(run, text, ranks, forecast, command=command))
-            return 0
+        return train(flags, ranks)
 
-        with run_directory(run, text, ranks) as directory:  # made, locked, config.toml written
-            if ranks.is_first:
-                print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
-            torch.manual_seed(run.train.seed)
-            model = initial_model(run, directory).to(local_device(run.train.device, ranks))
-            # With --resume: loads weights, optimizer state and step of the last checkpoint, if there is one.
-            trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
-            console = Console(trainer, text, run.data.start_text or "")
-            with console.running():
-                for measured in trainer.steps():
-                    console.show(measured)
-            return console.finish()
+
+def train(flags: Namespace, ranks: Ranks) -> int:
+    # The first process does what ``first`` is given, and all get the result.
+    # Defaults < TOML file < flags; with --resume, config.toml of the run directory instead of the defaults.
+    run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
+    text = prepare_text(run, ranks)
+    # With --minutes: times models of several sizes on this machine, and completes the settings with the size that has
+    # the lowest predicted loss. Otherwise only checks that the run fits into the memory.
+    run, forecast, command = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
+    if flags.plan:
+        if ranks.is_first:
+            print(announcement(run, text, ranks, forecast, command=command))
+        return 0
+
+    with run_directory(run, text, ranks) as directory:  # made, locked, config.toml written
+        if ranks.is_first:
+            print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
+        torch.manual_seed(run.train.seed)
+        model = initial_model(run, directory).to(local_device(run.train.device, ranks))
+        # With --resume: loads weights, optimizer state and step of the last checkpoint, if there is one.
+        trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
+        console = Console(trainer, text, run.data.start_text or "")
+        with console.running():
+            for measured in trainer.steps():
+                console.show(measured)
+        return console.finish()
 
 
 def parse_flags() -> Namespace:

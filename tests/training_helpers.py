@@ -1,6 +1,7 @@
 """A run small enough to take hundreds of steps in a test: a few thousand parameters on a text of 600 tokens."""
 
 import faulthandler
+import gc
 import multiprocessing
 import os
 import socket
@@ -12,6 +13,8 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
+from torch import nn
 
 from model import ModelArgs, Transformer
 from model.text.dataset import Dataset
@@ -84,6 +87,13 @@ def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[i
     return torchrun(world_size, join_and_work)
 
 
+def destroy_after_ddp(destroy: Callable[[], None] = dist.destroy_process_group) -> None:
+    """Destroy the process group, but raise RuntimeError if DDP still refers to it, because that deadlocks at times."""
+    if any(type(thing) is nn.parallel.DistributedDataParallel for thing in gc.get_objects()):
+        raise RuntimeError("DDP outlives its process group")
+    destroy()
+
+
 def torchrun(world_size: int, work: Callable[[], object]) -> list[int | None]:
     """Run ``work`` in ``world_size`` processes with the environment that torchrun gives; returns their exit codes."""
     with socket.socket() as free:
@@ -92,6 +102,7 @@ def torchrun(world_size: int, work: Callable[[], object]) -> list[int | None]:
 
     def member(rank: int) -> None:
         os.environ |= address | {"RANK": str(rank), "LOCAL_RANK": str(rank)}
+        dist.destroy_process_group = destroy_after_ddp  # in this process only
         faulthandler.dump_traceback_later(240, exit=True, file=sys.__stderr__)  # of a process that hangs
         work()
 

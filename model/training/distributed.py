@@ -94,7 +94,11 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
 
 @contextmanager
 def processes(environment: Mapping[str, str]) -> Iterator[Ranks]:
-    """Join the processes that torchrun started; without torchrun there is one."""
+    """Join the processes that torchrun started; without torchrun there is one.
+
+    The body must be a call of a function, so that DDP is freed when it returns. If DDP is the last to free the process
+    group, it holds the GIL while it waits for threads of gloo, which may wait for the GIL.
+    """
     rank, world_size, local_rank = (int(environment.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     ranks = Ranks(rank, world_size or 1, local_rank)
     if ranks.world_size == 1:
