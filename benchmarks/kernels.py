@@ -175,7 +175,8 @@ def attention_runs(case: AttentionCase, dtype: torch.dtype) -> tuple[dict[str, R
             torch.autograd.grad(out, tensors, grad)
 
     runs: dict[str, Run] = {name: partial(run, kernel) for name, kernel in kernels.ATTENTION.items()}
-    return runs, name_of(kernels.choose_attention(q, case.S), kernels.ATTENTION)
+    with torch.set_grad_enabled(case.training):
+        return runs, name_of(kernels.choose_attention(q, case.S), kernels.ATTENTION)
 
 
 def time_attention(dtype: torch.dtype, rounds: int, report: Report) -> None:

@@ -172,19 +172,22 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def choose_linear(x: Tensor, weight: Tensor) -> Product:
-    """``linear_mv`` for one row in the cases below, ``linear_in_slices`` for few float32 rows without AVX-512.
+    """``linear_mv`` for one row in the cases below, ``linear_in_slices`` for few float32 rows on AMD, else F.linear.
 
     A product of few rows takes the time of reading the weights. torch.compile turns ``mv`` into one loop over them. Its
     loop is slower than the library's for large float32 matrices on Ice Lake: there F.linear generates a token of the
-    15M network in 4.9 ms instead of 5.8. Not compiled, bfloat16 needs ``mv`` on all but Zen 5.
+    15M network in 4.9 ms instead of 5.8. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
+
+    The library for float32, MKL, multiplies one row on one core only, unless the processor is Intel's.
     """
     rows = math.prod(x.shape[:-1])
+    ice_lake = CPU.avx512 and not CPU.bfloat16
     if rows == 1 and torch.compiler.is_compiling():
-        library_is_faster = x.dtype == torch.float32 and CPU.avx512 and not CPU.bfloat16
+        library_is_faster = x.dtype == torch.float32 and ice_lake
         return F.linear if library_is_faster and weight.numel() >= MIN_LIBRARY_WEIGHTS else linear_mv
     if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
-    if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not CPU.avx512:
+    if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not (CPU.amx or ice_lake):
         return linear_in_slices
     return F.linear
 
