@@ -4,6 +4,7 @@ A token that a filter excludes gets the logit -inf. Every filter keeps at least 
 combined in any order; ``apply_filters`` uses the customary order.
 """
 
+import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -123,7 +124,7 @@ def check_finite(logits: Tensor) -> None:
 
     -infinity is allowed, because it excludes a token, but not for all tokens of a row.
     """
-    if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
+    if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
         raise ValueError(
             "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
         )
