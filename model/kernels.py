@@ -7,33 +7,35 @@ the same command must give the same text every time. benchmarks/kernels.py times
 and reports where a rule does not choose the fastest.
 
 The rules come from this table (two cores, torch 2.13). Products are in GB/s of weights for one row, unless the number
-of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 5 (AMD) has AVX512-BF16, Ice
-Lake (Intel) has AVX-512 without it. A blank cell was not measured, and "same" is the speed of memory, 29 GB/s.
+of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 4 and 5 (AMD) have
+AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measured, and "same" is the speed of memory,
+29 GB/s.
 
-                                                 AMX         Zen 5        Ice Lake     AVX2 (AMD)
+                                               AMX        Zen 5      Zen 4      Ice Lake    AVX2 (AMD)
     F.linear / mv / slices
-        float32, 32000 x 288                     same                     18/18/18     12/12/22
-        float32, 5632 x 2048                     same                     23/23/21     23/23/32
-        float32, 32000 x 2048, compiled                                   22/16/16
-        float32, 2048 x 5632, compiled                                    21/13/13
-        float32, 16 rows x 288 x 288                         9.8/-/8.1    3.3/-/2.2
-        bfloat16, 32000 x 288                    9/28/14     23/12/23     8.6/9.8/8.5  16/17/16
-        bfloat16, 768 x 288                                  6.5/3.1/4.3  7.6/4.9/4.0
-        bfloat16, 5632 x 2048                    19/24/19    27/21/27     10/19/18     20/20/20
-        bfloat16, 32000 x 2048                               30/15/29     10/22/22
-        bfloat16, 32000 x 2048, compiled                     28/40/40     10/12/12
+        float32, 32000 x 288                   same                  7/7/12     18/18/18    12/12/22
+        float32, 5632 x 2048                   same                  13/12/19   23/23/21    23/23/32
+        float32, 32000 x 2048, compiled                              15/28/29   22/16/16
+        float32, 2048 x 5632, compiled                               14/20/20   21/13/13
+        float32, 16 rows x 288 x 288                      9.8/-/8.1  4.8/-/4.4  3.3/-/2.2
+        float32, 16 rows x 5632 x 2048                               5/-/8
+        bfloat16, 32000 x 288                  9/28/14    23/12/23   13/8/12    8.6/9.8/8.5 16/17/16
+        bfloat16, 768 x 288                               6.5/3/4.3  5.5/4.5/4  7.6/4.9/4.0
+        bfloat16, 5632 x 2048                  19/24/19   27/21/27   14/7/12    10/19/18    20/20/20
+        bfloat16, 32000 x 2048                            30/15/29   13/11/14   10/22/22
+        bfloat16, 32000 x 2048, compiled                  28/40/40   12/27/26   10/12/12
     int8, x in bfloat16: packed / dequantized
-        5632 x 2048                                                       8.7/2.3      13/-
-        2048 x 5632                                          19/- (1)     13/2.9       20/-
+        5632 x 2048                                                  14/4.6     8.7/2.3     13/-
+        2048 x 5632                                       19/- (1)   19/5.2     13/2.9      20/-
     int8, compiled: packed / elementwise
-        2048 x 5632, x in float32                            24/18        11/7.4
-        5632 x 2048, x in bfloat16                           -/27 (1)     7.8/9.2      -/1.9
+        2048 x 5632, x in float32                         24/18      18/12      11/7.4
+        5632 x 2048, x in bfloat16                        -/27 (1)   15/29      7.8/9.2     -/1.9
     attention: blockwise / fused
-        bfloat16, training 16 x 256, 8 / 8 of 32 24/34       15/37        73/113       483/150
-        bfloat16, training 4 x 1024, 8 / 8 of 32 103/67      46/62        232/191      1460/444
-        bfloat16, prompt of 512, 32 / 4 of 64    5.0/3.3     5.1/15       35/17        362/17
-        bfloat16, the same after 1,536 tokens    31/15       21/64        154/54       2266/72
-        float32, prompt of 512, 32 / 4 of 64                 10/13        28/20
+        bfloat16, training 16 x 256, 8/8 of 32 24/34     15/37      32/66      73/113      483/150
+        bfloat16, training 4 x 1024, 8/8 of 32 103/67    46/62      94/115     232/191     1460/444
+        bfloat16, prompt of 512, 32/4 of 64    5.0/3.3    5.1/15     11/25      35/17       362/17
+        bfloat16, the same after 1,536         31/15      21/64      42/74      154/54      2266/72
+        float32, prompt of 512, 32/4 of 64                10/13      16/18      28/20
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
 
@@ -219,6 +221,7 @@ INT8_MULTIPLE = 32
 X_ALIGNMENT = 32
 WEIGHT_ALIGNMENT = 16
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
+MAX_ELEMENTWISE_COLUMNS = 4096  # a longer x, in float32 and beside a row of the weight, fills the L1 cache
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -230,12 +233,13 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_elementwise`` for one row compiled with AVX-512, ``int8_packed`` for few rows, else ``int8_dequantized``.
 
     All but the last need one scale for each row of the weight; ``int8_packed`` also needs it in bfloat16, and a length
-    that is a multiple of INT8_MULTIPLE.
+    that is a multiple of INT8_MULTIPLE. For a long row it is the faster one also when compiled.
     """
-    rows = math.prod(x.shape[:-1])
-    if rows == 1 and scales.shape[1] == 1 and torch.compiler.is_compiling() and CPU.avx512:
+    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+    packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and columns % INT8_MULTIPLE == 0
+    one_compiled_row = rows == 1 and scales.shape[1] == 1 and torch.compiler.is_compiling() and CPU.avx512
+    if one_compiled_row and (columns <= MAX_ELEMENTWISE_COLUMNS or not packable):
         return int8_elementwise
-    packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and x.shape[-1] % INT8_MULTIPLE == 0
     return int8_packed if packable and rows <= MAX_PACKED_ROWS else int8_dequantized
 
 

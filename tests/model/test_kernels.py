@@ -80,6 +80,7 @@ def int8_choice(processor, columns, rows, group=None):
 
 
 LONG, SLICED, PACKED = kernels.MAX_TRAINING_KEYS, kernels.MAX_SLICED_ROWS, kernels.MAX_PACKED_ROWS
+WIDE = kernels.MAX_ELEMENTWISE_COLUMNS
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 
 
@@ -108,6 +109,9 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
         (linear_choice, ("avx512", FLOAT, 1, 999_000), True, "mv"),
         (int8_choice, ("native", 64, 1), True, "elementwise"),  # the compiler has wide instructions for it
         (int8_choice, ("emulated", 64, 1), True, "packed"),  # it has none
+        (int8_choice, ("native", WIDE, 1), True, "elementwise"),
+        (int8_choice, ("native", WIDE + 32, 1), True, "packed"),  # x would not stay in the L1 cache
+        (int8_choice, ("native", WIDE + 1, 1), True, "elementwise"),  # PyTorch's product cannot take it
         (int8_choice, ("native", 64, 1, 8), True, "dequantized"),  # the others cannot take groups
         (int8_choice, ("emulated", 40, 1), True, "dequantized"),  # PyTorch's product cannot take a row of 40 numbers
         (int8_choice, ("native", 64, PACKED), False, "packed"),
