@@ -33,6 +33,7 @@ from benchmarks.generate import alternate, seconds
 from benchmarks.large import SHAPES
 from model import ModelArgs, Transformer, generate
 from model.cli.machine import pick_dtype
+from model.text.train_tokenizer import train_tokenizer
 from model.weights import llama2c, load_model, save_model
 
 DEMO = ModelArgs(dim=192, n_layers=6, n_heads=6, vocab_size=1024, max_seq_len=256, tie_embeddings=True)
@@ -64,10 +65,11 @@ def build_llama2c(source: Path, directory: Path) -> Path:
 
 
 def write_model(args: ModelArgs, directory: Path) -> None:
-    """Write random weights for all contenders, and a tokenizer.bin of equal pieces, which llama2.c asks for."""
+    """Write random weights for all contenders, and tokenizers, which llama.cpp and llama2.c ask for."""
     torch.manual_seed(0)
     model = Transformer(args).eval()
     save_model(model, directory)
+    train_tokenizer(["text of any kind"], directory / "tokenizer.model", kind="char")
     llama2c.save(model, directory / "model.bin")
     piece = struct.pack("<fi", 0.0, 1) + b"a"
     (directory / "tokenizer.bin").write_bytes(struct.pack("<i", 1) + args.vocab_size * piece)
