@@ -15,15 +15,15 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
     F.linear / mv / slices
         float32, 32000 x 288                   same                  7/7/12     18/18/18    12/12/22
         float32, 5632 x 2048                   same                  13/12/19   23/23/21    23/23/32
-        float32, 32000 x 2048, compiled                              15/28/29   22/16/16
-        float32, 2048 x 5632, compiled                               14/20/20   21/13/13
+        float32, 32000 x 2048, compiled (2)                          15/39/46   22/16/16
+        float32, 2048 x 5632, compiled (2)                           14/21/26   21/13/13
         float32, 16 rows x 288 x 288                      9.8/-/8.1  4.8/-/4.4  3.3/-/2.2
         float32, 16 rows x 5632 x 2048                               5/-/8
         bfloat16, 32000 x 288                  9/28/14    23/12/23   13/8/12    8.6/9.8/8.5 16/17/16
         bfloat16, 768 x 288                               6.5/3/4.3  5.5/4.5/4  7.6/4.9/4.0
         bfloat16, 5632 x 2048                  19/24/19   27/21/27   14/7/12    10/19/18    20/20/20
         bfloat16, 32000 x 2048                            30/15/29   13/11/14   10/22/22
-        bfloat16, 32000 x 2048, compiled                  28/40/40   12/27/26   10/12/12
+        bfloat16, 32000 x 2048, compiled (2)              28/40/40   12/37/45   10/12/12
     int8, x in bfloat16: packed / dequantized
         5632 x 2048                                                  14/4.6     8.7/2.3     13/-
         2048 x 5632                                       19/- (1)   19/5.2     13/2.9      20/-
@@ -38,6 +38,7 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         float32, prompt of 512, 32/4 of 64                10/13      16/18      28/20
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
+(2) Zen 4: in parts instead of slices, in a quiet hour. With parts the 15M network takes 1.81 ms for a token instead of 2.06.
 
 Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
 
@@ -158,7 +159,8 @@ ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
-MIN_LIBRARY_WEIGHTS = 1_000_000  # below, calling the library takes longer than it gains
+MV_PARTS = 4  # of a weight matrix: a core reads so many rows at a time, and each number of x once for all of them
+MIN_LARGE_WEIGHTS = 1_000_000  # below, neither the parts nor a call of the library gain anything
 MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
 
 
@@ -174,19 +176,21 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def choose_linear(x: Tensor, weight: Tensor) -> Product:
-    """``linear_mv`` for one row in the cases below, ``linear_in_slices`` for few float32 rows on AMD, else F.linear.
+    """The choice for few rows, for which a product takes the time of reading the weights; for more rows, F.linear.
 
-    A product of few rows takes the time of reading the weights. torch.compile turns ``mv`` into one loop over them. Its
-    loop is slower than the library's for large float32 matrices on Ice Lake: there F.linear generates a token of the
-    15M network in 4.9 ms instead of 5.8. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
+    torch.compile turns ``mv`` into one loop over the weights, faster than the library's. A large matrix is read in
+    parts, except in float32 on Ice Lake: there F.linear generates a token of the 15M network in 4.9 ms and ``mv`` in
+    5.8; parts were not measured. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
 
-    The library for float32, MKL, multiplies one row on one core only, unless the processor is Intel's.
+    MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
+    slices on AMD.
     """
     rows = math.prod(x.shape[:-1])
     ice_lake = CPU.avx512 and not CPU.bfloat16
     if rows == 1 and torch.compiler.is_compiling():
-        library_is_faster = x.dtype == torch.float32 and ice_lake
-        return F.linear if library_is_faster and weight.numel() >= MIN_LIBRARY_WEIGHTS else linear_mv
+        if weight.numel() < MIN_LARGE_WEIGHTS:
+            return linear_mv
+        return F.linear if x.dtype == torch.float32 and ice_lake else linear_mv_in_parts
     if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
     if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not (CPU.amx or ice_lake):
@@ -208,7 +212,18 @@ def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
     return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
 
 
-LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, "mv": linear_mv}
+def linear_mv_in_parts(x: Tensor, weight: Tensor) -> Tensor:
+    """The product of each part of the matrix with a vector. torch.compile computes all parts in one loop."""
+    row = x.reshape(-1)  # (in,)
+    return torch.cat([torch.mv(part, row) for part in weight.chunk(MV_PARTS)]).view(*x.shape[:-1], -1)  # (..., out)
+
+
+LINEAR: dict[str, Product] = {
+    "F.linear": F.linear,
+    "slices": linear_in_slices,
+    "mv": linear_mv,
+    "mv in parts": linear_mv_in_parts,
+}
 
 # --- Products with eight-bit numbers: x (..., in), weight (out, in) int8, scales (out, groups) -> (..., out)
 # A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. A row is
