@@ -274,7 +274,8 @@ def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     # By default the compiler would convert x to float32 again for every row of the weight, which takes a third more
     # time (bfloat16, 5632 x 2048, AVX512-BF16). `as_strided` forces it to store the converted x first.
     x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
-    out = (weight.float() * x32).sum(-1) * scales[:, 0].float()  # (out,)
+    sums = torch.cat([(part.float() * x32).sum(-1) for part in weight.chunk(MV_PARTS)])  # (out,)
+    out = sums * scales[:, 0].float()  # (out,)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
 
