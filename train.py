@@ -56,7 +56,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         model = initial_model(run, directory).to(local_device(run.train.device, ranks))
         # With --resume: loads weights, optimizer state and step of the last checkpoint, if there is one.
         trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
-        console = Console(trainer, text, run.data.start_text or "")
+        console = Console(trainer, text)
         with console.running():
             for measured in trainer.steps():
                 console.show(measured)
