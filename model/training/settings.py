@@ -45,6 +45,9 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
         )
+    for path in (*data.data, *data.val_data, str(run.directory)):
+        if any("\udc80" <= character <= "\udcff" for character in path):  # a byte that is not UTF-8
+            raise ValueError(f"{path} is not a name in UTF-8, which {CONFIG_FILE} needs: rename it")
     # These raise ValueError for a device, a network or an architecture that is impossible.
     local_device(train.device, ranks)
     if train.network:
