@@ -41,8 +41,9 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     # Defaults < TOML file < flags; with --resume, config.toml of the run directory instead of the defaults.
     run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
     text = prepare_text(run, ranks)
-    # With --minutes: times models of several sizes on this machine, and completes the settings with the size that has
-    # the lowest predicted loss. Otherwise only checks that the run fits into the memory.
+    # With --minutes: times models of several sizes on this machine, predicts the loss of each from its size and the
+    # tokens that it would see in the minutes, and completes the settings with the size that has the lowest. Otherwise
+    # only checks that the run fits into the memory.
     run, forecast, command = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
     if flags.plan:
         if ranks.is_first:

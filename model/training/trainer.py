@@ -1,4 +1,9 @@
-"""The training loop and one step: forward, loss, backward, clip, optimizer."""
+"""The training loop and one step: forward, loss, backward, clip, optimizer.
+
+A resumed run reads weights, optimizer state and progress from the state that was saved last, and continues after its
+step. It needs nothing else, because batches and dropout follow from the seed and the number of the step. Steps after
+that state are taken again, and their lines in metrics.jsonl are replaced.
+"""
 
 import math
 import time
