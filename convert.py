@@ -7,7 +7,6 @@ note. ``--force`` drops norm_eps for llama2.c, with a note.
 
 import startup  # noqa: F401, I001  must come before torch
 
-import math
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +16,7 @@ from model.cli.files import write_atomically
 from model.cli.machine import DTYPES_BY_NAME
 from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
+from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import (
     Checkpoint,
@@ -27,7 +27,6 @@ from model.weights import (
     save_model,
     save_tokenizer,
 )
-from model.weights.layout import tensor_shapes
 from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
 
@@ -72,16 +71,18 @@ def main() -> None:
     else:
         ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
         write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
-    size = sum(math.prod(shape) for shape in tensor_shapes(checkpoint.args).values())
+    size = count_parameters(checkpoint.args).total
     command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything."""
+    """Raise ValueError if the output would overwrite anything, or could not be read again."""
     for path in (target, tokenizer_bin(target)) if to == "llama2c" else (target,):
         if os.path.lexists(path):  # also a link that leads nowhere
             raise ValueError(f"{path} exists: give a new name, or remove it first")
+    if any("\udc80" <= character <= "\udcff" for character in str(target)):  # a byte that is not UTF-8
+        raise ValueError(f"{target} is not a name in UTF-8, so the weights could not be read again: give another name")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
 

@@ -34,7 +34,7 @@ from model.training.console import format_rows
 from model.training.run_text import (
     count_training_files,
     describe_validation,
-    prepare_run_dataset,
+    read_run_dataset,
     read_run_data_args,
     validation_documents,
 )
@@ -136,7 +136,7 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
             "with --data"
         )
-    dataset = prepare_run_dataset(checkpoint.path, run_data, tokenizer, checkpoint.args.max_seq_len)
+    dataset = read_run_dataset(checkpoint.path, run_data, tokenizer, checkpoint.args.max_seq_len)
     print_note(f"note: scoring {describe_validation(run_data, dataset)}; name another text with --data")
     return (Document(tokens, size) for tokens, size in validation_documents(dataset, tokenizer))
 

@@ -41,8 +41,9 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     # Defaults < TOML file < flags; with --resume, config.toml of the run directory instead of the defaults.
     run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
     text = prepare_text(run, ranks)
-    # With --minutes: times models of several sizes on this machine, and completes the settings with the size that has
-    # the lowest predicted loss. Otherwise only checks that the run fits into the memory.
+    # With --minutes: times models of several sizes on this machine, predicts the loss of each from its size and the
+    # tokens that it would see in the minutes, and completes the settings with the size that has the lowest. Otherwise
+    # only checks that the run fits into the memory.
     run, forecast, command = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
     if flags.plan:
         if ranks.is_first:
@@ -56,7 +57,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         model = initial_model(run, directory).to(local_device(run.train.device, ranks))
         # With --resume: loads weights, optimizer state and step of the last checkpoint, if there is one.
         trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
-        console = Console(trainer, text, run.data.start_text or "")
+        console = Console(trainer, text)
         with console.running():
             for measured in trainer.steps():
                 console.show(measured)

@@ -32,7 +32,7 @@ from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.evaluation import validation_loss
 from model.training.run_text import prepare_text
-from model.training.sizing import Law, best_ngram_loss, training_settings
+from model.training.sizing import Law, text_facts, training_settings
 from model.training.trainer import Trainer
 
 START = Law(floor=0.5, model_scale=0.1, model_power=0.3, text_scale=0.25, text_power=0.5, repeat_limit=4.0)
@@ -84,7 +84,7 @@ def train(flags: dict) -> dict:
         loss = validation_loss(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
     return {
         "corpus": flags["run"],
-        "guess": round(best_ngram_loss(dataset, model.vocab_size), 4),
+        "guess": round(text_facts(dataset, model.vocab_size).ngram_loss, 4),
         "unique": len(dataset.train),
         "hidden": count_parameters(model).hidden,
         "tokens": steps * args.batch_size * model.max_seq_len,

@@ -2,18 +2,18 @@
 
 import math
 from itertools import cycle
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from model.cli.machine import check_memory
-from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .rotation_examples import rotate_to
-from .topic import COLORS, THETAS, HeadDim, Report, Table
+from .topic import COLORS, HeadDim, Report, Table
 
+THETAS = (100.0, 10000.0, 500000.0)  # bases of the frequencies
+LENGTH = 4096  # the largest distance
 PAIRS = 2000  # of random q and k
 
 
@@ -36,18 +36,12 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
 
 def decay(
     head_dim: HeadDim = 128,
-    length: Annotated[int, "largest distance", Range(2)] = 4096,
-    thetas: Annotated[tuple[float, ...], "bases of the frequencies"] = (100.0, 10000.0, 500000.0),
 ) -> Report:
     """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
-    for theta in thetas:
-        if theta not in THETAS:
-            raise ValueError(f"thetas has {theta:g}: give numbers from {THETAS}, for example 10000")
-    check_memory(90 * length * head_dim, f"length {length} with head_dim {head_dim}")
-    names = [f"{theta:g}" for theta in thetas]
-    distances = [0, *(2**i for i in range(length.bit_length()))]
-    products = [inner(head_dim, length, theta) for theta in thetas]
-    bounds = [bound(head_dim, length, theta) for theta in thetas]
+    names = [f"{theta:g}" for theta in THETAS]
+    distances = [0, *(2**i for i in range(LENGTH.bit_length()))]
+    products = [inner(head_dim, LENGTH, theta) for theta in THETAS]
+    bounds = [bound(head_dim, LENGTH, theta) for theta in THETAS]
     curves = Table(
         f"q . k for q = k = ones, head_dim {head_dim}, and RoFormer's bound on it; both divided by q . k at distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
@@ -68,7 +62,7 @@ def decay(
         first_below = int((product < 0).nonzero()[0]) if (product < 0).any() else "-"
         shares = [f"{each.float().mean():.0%}" for each in (rises, bound_rises)]
         swings.rows.append((name, first_rise, shares[0], first_below, f"{product.min():+.3f}", shares[1]))
-    tables = [curves, swings, even_spacing(head_dim), random_pairs(head_dim, thetas)]
+    tables = [curves, swings, even_spacing(head_dim), random_pairs(head_dim)]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 
 
@@ -85,17 +79,17 @@ def even_spacing(D: int) -> Table:
     )
 
 
-def random_pairs(D: int, thetas: tuple[float, ...]) -> Table:
+def random_pairs(D: int) -> Table:
     """The spread of the scores of independent random q and k, which does not depend on the distance."""
     q, k = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
     table = Table(
         f"{PAIRS:,} pairs of random independent q and k: standard deviation of q . k",
-        ("distance", *(f"{theta:g}" for theta in thetas)),
+        ("distance", *(f"{theta:g}" for theta in THETAS)),
         notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
     )
     for distance in (0, 1, 16, 256, 4096):
         cells = []
-        for theta in thetas:
+        for theta in THETAS:
             rotation = precompute_freqs_cis(D, distance + 1, theta)[-1:]  # (1, D/2)
             rotated = apply_rotary_emb(q, k, rotation)[0]  # (PAIRS, 1, 1, D); k is at position 0, which is not rotated
             cells.append(f"{(rotated * k).sum(-1).std():.1f}")

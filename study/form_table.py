@@ -7,9 +7,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from model.cli.machine import check_memory
-from model.ranges import Range
-
 from .positions.rope_forms import (
     RopeForm,
     chatglm_family,
@@ -19,22 +16,19 @@ from .positions.rope_forms import (
     plain_forms,
     prompt_length,
 )
-from .topic import BLUE, ORANGE, HeadDim, Heads, Report, Table
+from .topic import BLUE, ORANGE, Report, Table
+
+HEAD_DIM, LENGTH, HEADS = 64, 512, 12
+REPEATS = 50  # timed calls, of which the median is shown
 
 
 def forms(
-    head_dim: HeadDim = 64,
-    length: Annotated[int, "positions", Range(1, 32_768)] = 512,
-    heads: Heads = 12,
     chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False,
-    repeats: Annotated[int, "timed calls, of which the median is shown", Range(1, 10_000)] = 50,
 ) -> Report:
     """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
-    size = length * head_dim
-    check_memory(size * (16 * head_dim + 100 * heads + 160), f"length {length} with {heads} heads of {head_dim}")
-    x = torch.randn(1, length, heads, head_dim, generator=torch.manual_seed(0))  # (1, T, H, D)
+    x = torch.randn(1, LENGTH, HEADS, HEAD_DIM, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
-        f"RoPE on {length} positions, {heads} heads of {head_dim}, float32",
+        f"RoPE on {LENGTH} positions, {HEADS} heads of {HEAD_DIM}, float32",
         ("form", "off by", "ms/call", "quartiles", "bytes kept", "to LLaMA's order"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
@@ -43,15 +37,15 @@ def forms(
         ],
     )
     tables = [table]
-    measured = list(chatglm_family(head_dim, length) if chatglm else plain_forms(head_dim, length))
+    measured = list(chatglm_family(HEAD_DIM, LENGTH) if chatglm else plain_forms(HEAD_DIM, LENGTH))
     if chatglm:
         table.columns = (*table.columns, "angle of pair i")
-        tables.append(id_table(length))
+        tables.append(id_table())
     deviations, times = [], []
     with torch.no_grad():
         for form in measured:
             deviations.append(float((form.rotate(x).double() - form.in_float64(x)).abs().max()))
-            times.append(milliseconds(form, x, repeats))
+            times.append(milliseconds(form, x))
             low, middle, high = times[-1]
             kept = sum(t.nbytes for t in form.kept)
             row = (form.name, f"{deviations[-1]:.1e}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept)
@@ -59,11 +53,11 @@ def forms(
     return Report(tables, lambda figure: draw(figure, table, deviations, times))
 
 
-def id_table(length: int) -> Table:
+def id_table() -> Table:
     """The two position ids of ChatGLM-6B around the end of the prompt."""
-    context = prompt_length(length)
-    places = sorted({0, 1, *range(max(context - 2, 0), min(context + 3, length)), length - 1} & {*range(length)})
-    ids = chatglm_ids(length, context)  # (2, T)
+    context = prompt_length(LENGTH)
+    places = [0, 1, *range(context - 2, context + 3), LENGTH - 1]
+    ids = chatglm_ids(LENGTH, context)  # (2, T)
     return Table(
         f"ChatGLM-6B's two ids of each token: a prompt of {context} tokens, the last one the mask, "
         "then generated tokens",
@@ -72,10 +66,10 @@ def id_table(length: int) -> Table:
     )
 
 
-def milliseconds(form: RopeForm, x: Tensor, repeats: int) -> list[float]:
-    """First quartile, median and third quartile of the times of ``repeats`` calls, after two calls to warm up."""
+def milliseconds(form: RopeForm, x: Tensor) -> list[float]:
+    """First quartile, median and third quartile of the times of REPEATS calls, after two calls to warm up."""
     times = []
-    for _ in range(repeats + 2):
+    for _ in range(REPEATS + 2):
         start = time.perf_counter()
         form.rotate(x)
         times.append(1000 * (time.perf_counter() - start))

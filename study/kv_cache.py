@@ -15,11 +15,12 @@ from model.cache import KVCache
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.decoding.batches import generate
-from model.ranges import Range
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
 
 from .topic import ORANGE, SKY, Report, Table, open_model, short
+
+LATER_CALLS = (1, 1, 1, 3, 1)  # tokens of each call after the first, which has the prompt
 
 
 def cache_of_nan(args: ModelArgs) -> KVCache:
@@ -56,22 +57,12 @@ class Call(NamedTuple):
 def cache(
     model: Annotated[Path | None, "a trained model (default: a small random network)"] = None,
     prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time",
-    length: Annotated[int, "tokens in the first call of the random network", Range(1)] = 6,
-    calls: Annotated[tuple[int, ...], "tokens in each later call"] = (1, 1, 1, 3, 1),
-    max_seq_len: Annotated[int, "slots of the random network's cache", Range(1, 4096)] = 16,
 ) -> Report:
     """The KV cache, call by call: slots written and read, work saved, and equal logits."""
-    if not calls or min(calls) < 1:
-        raise ValueError(f"calls is {list(calls)}: give the tokens of each call, each at least 1")
-    later = sum(calls)
+    later = sum(LATER_CALLS)
     if model is None:
-        if length + later > max_seq_len:
-            raise ValueError(
-                f"the first call has {length} tokens and the later calls {later}: max_seq_len is {max_seq_len}, "
-                "give fewer tokens"
-            )
-        network, tokenizer = random_network(max_seq_len), None
-        tokens = torch.randint(network.args.vocab_size, (1, length + later))
+        network, tokenizer = random_network(), None
+        tokens = torch.randint(network.args.vocab_size, (1, 6 + later))
     else:
         network, tokenizer = open_model(model)
         ids = tokenizer.encode(prompt)
@@ -79,16 +70,16 @@ def cache(
     args = network.args
     check_memory(8 * args.n_layers * args.n_kv_heads * args.head_dim * args.max_seq_len, "the cache")
     filled = cache_of_nan(args)
-    measured = measure_calls(network, tokens, (tokens.shape[1] - later, *calls), filled, tokenizer)
+    measured = measure_calls(network, tokens, (tokens.shape[1] - later, *LATER_CALLS), filled, tokenizer)
     off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1].start_pos, filled)
     tables = [call_table(measured), cache_table(filled, args, measured, off_by_one)]
     return Report(tables, lambda figure: draw(figure, measured, filled.max_seq_len))
 
 
-def random_network(max_seq_len: int) -> Transformer:
+def random_network() -> Transformer:
     """A small network with weights large enough for logits of about 1."""
     torch.manual_seed(0)
-    model = Transformer(ModelArgs(64, 2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=max_seq_len))
+    model = Transformer(ModelArgs(64, 2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=16))
     for weight in model.parameters():
         if weight.ndim == 2:
             torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)

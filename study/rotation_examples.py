@@ -76,11 +76,10 @@ def relative(
     head_dim: HeadDim = 64,
     distance: Annotated[int, "m - n", Range(0, 100_000)] = 7,
     theta: Theta = DEFAULT_THETA,
-    seed: Annotated[int, "seed of the random vectors", Range(0)] = 0,
 ) -> Report:
     """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
     D = head_dim
-    random = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(seed))
+    random = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(0))
     (x, y), wq, wk = random.split((2, D, D))  # (D,) each, (D, D) each
     wq, wk = wq / D**0.5, wk / D**0.5
     n = torch.arange(SHIFTS[-1] + 1)  # positions of y; x is at n + distance
@@ -102,17 +101,17 @@ def relative(
         ("largest", "", *(f"{column.max():.4f}" for column in columns)),
         ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
     ]
-    tables = [table, identities(D, distance, theta, seed)]
+    tables = [table, identities(D, distance, theta)]
     return Report(tables, lambda figure: draw_relative(figure, q, k, scores, embedding_scores, distance))
 
 
-def identities(D: int, distance: int, theta: float, seed: int) -> Table:
+def identities(D: int, distance: int, theta: float) -> Table:
     """R_m^T R_n = R_(n-m) as matrices, and a check that orthogonality alone does not imply it."""
     m, n = distance + 5, 5
     table = precompute_freqs_cis(D, m + 1, theta)  # (m + 1, D/2)
     R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
     product = R[m].T @ R[n]
-    generator = torch.Generator().manual_seed(seed)
+    generator = torch.Generator().manual_seed(0)
     Q = [torch.linalg.qr(torch.randn(D, D, generator=generator))[0] for _ in range(4)]  # orthogonal, one a position
     claims = [
         ("R_m^T R_n = R_(n-m)", product - R[m - n].T),

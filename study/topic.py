@@ -16,7 +16,7 @@ from model.ranges import Range
 from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import CONFIG_FILE
-from model.training.run_text import prepare_run_dataset, read_run_data_args
+from model.training.run_text import read_run_data_args, read_run_dataset
 from model.transformer import Transformer
 from model.weights import open_checkpoint
 from model.weights.checkpoint import newest_run
@@ -29,9 +29,8 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 MAX_HEAD_DIM = 1024  # four times the width of any head that was published
 HeadDim = Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)]
-Heads = Annotated[int, "heads", Range(1, 1024)]
-THETAS = Range(1, 1e30)  # bases of the frequencies whose angles are neither NaN nor meaningless
-Theta = Annotated[float, "base of the frequencies", THETAS]
+# Outside of this range, angles are NaN or meaningless.
+Theta = Annotated[float, "base of the frequencies", Range(1, 1e30)]
 ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 
 
@@ -90,19 +89,9 @@ def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") ->
     figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
     draw(figure)
 
-    def write(part: Path) -> None:
-        figure.savefig(part, format=path.suffix[1:].lower())
-        if path.suffix.lower() == ".png":  # 256 colours are enough and take a quarter of the bytes
-            from PIL import Image, PngImagePlugin
-
-            text = PngImagePlugin.PngInfo()
-            text.add_itxt("Description", description, zip=True)
-            with Image.open(part) as picture:
-                # The default method loses the colour of a thin line beside a large map.
-                small = picture.convert("RGB").quantize(256, Image.Quantize.MAXCOVERAGE)
-            small.save(part, format="png", optimize=True, pnginfo=text)
-
-    write_atomically(path, write)
+    file_format = path.suffix[1:].lower()
+    metadata = {"Description": description} if file_format == "png" else None
+    write_atomically(path, lambda part: figure.savefig(part, format=file_format, metadata=metadata))
 
 
 def short(value: float, digits: int = 4) -> str:
@@ -139,7 +128,7 @@ def open_windows(
         if trained_on is None:
             raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
         try:
-            ids = prepare_run_dataset(path, trained_on, tokenizer, context=1).val
+            ids = read_run_dataset(path, trained_on, tokenizer, context=1).val
         except ValueError as error:
             raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
         name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"

@@ -24,24 +24,11 @@ from .topic import Report
 from .trace import trace
 from .word_order import order
 
-TOPICS: dict[str, Callable[..., Report]] = {
-    "order": order,
-    "rotate": rotate,
-    "relative": relative,
-    "clocks": clocks,
-    "lookback": lookback,
-    "decay": decay,
-    "forms": forms,
-    "trace": trace,
-    "cache": cache,
-    "attention": attention,
-    "extrapolate": extrapolate,
-    "endless": endless,
-    "compare": compare,
-    "exercise": exercise,
-    "check": check,
-    "page": page,
-}
+FUNCTIONS = (
+    order, rotate, relative, clocks, lookback, decay, forms, trace, cache, attention, extrapolate, endless, compare,
+    exercise, check, page,
+)  # fmt: skip
+TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}
 
 
 def options_class(topic: Callable[..., Any]) -> type:

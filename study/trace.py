@@ -10,14 +10,13 @@ from torch import Tensor
 
 from model import rope
 from model.cache import KVCache
-from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.ranges import Range
 from model.transformer import Transformer
 
 from .arrows import arc, arrow, plane
 from .positions import scheme_of
-from .topic import BLUE, ORANGE, HeadDim, Heads, Report, Table, open_model
+from .topic import BLUE, ORANGE, Report, Table, open_model
 
 ROOT = Path(rope.__file__).parent  # the network
 LONGEST = 72  # characters of an expression in the table
@@ -26,16 +25,12 @@ LONGEST = 72  # characters of an expression in the table
 def trace(
     model: Annotated[Path | None, "a trained model (default: random weights)"] = None,
     prompt: Annotated[str, "prompt of the trained model"] = "Once upon a time",
-    batch: Annotated[int, "rows", Range(1)] = 2,
-    length: Annotated[int, "tokens", Range(1)] = 512,
-    heads: Heads = 12,
-    head_dim: HeadDim = 64,
     position: Annotated[int, "token whose values are shown (a negative one counts from the end)"] = 2,
     head: Annotated[int, "head whose values are shown", Range(0)] = 0,
     pair: Annotated[int, "pair whose values are shown", Range(0)] = 1,
 ) -> Report:
     """One attention call step by step: expression, shape, dtype and the values of one pair."""
-    network, tokens = _random(batch, length, heads, head_dim) if model is None else _trained(model, prompt)
+    network, tokens = _random() if model is None else _trained(model, prompt)
     B, T = tokens.shape
     p = position if position >= 0 else position + T
     args = network.args
@@ -148,13 +143,11 @@ def check_below(name: str, given: int, index: int, limit: int) -> None:
         raise ValueError(f"{name} is {given}: give one of 0 to {limit - 1}")
 
 
-def _random(batch: int, length: int, heads: int, head_dim: int) -> tuple[Transformer, Tensor]:
+def _random() -> tuple[Transformer, Tensor]:
     """Random weights and tokens. The table has twice as many rows as tokens, so that the slice can be seen."""
-    args = ModelArgs(heads * head_dim, 1, heads, head_dim=head_dim, vocab_size=256, max_seq_len=2 * length)
-    scores = batch * heads * length**2
-    check_memory(4 * (6 * scores + 20 * batch * length * args.dim), f"length {length}")
     torch.manual_seed(0)
-    return Transformer(args), torch.randint(256, (batch, length))
+    network = Transformer(ModelArgs(dim=768, n_layers=1, n_heads=12, vocab_size=256, max_seq_len=1024))
+    return network, torch.randint(256, (2, 512))
 
 
 def _trained(path: Path, prompt: str) -> tuple[Transformer, Tensor]:

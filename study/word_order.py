@@ -1,66 +1,60 @@
 """Why attention needs positions: without them, the output of a word does not depend on the word order."""
 
 import cmath
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from model.attention import attention
-from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
 from .topic import BLUE, ORANGE, Report, Table, short
 
+WORDS = ("dog", "bites", "man")
 D = 8  # width of the one head
 FRAMES = 5
 DISTANCE = 2  # positions from the key to the query in the picture
 FREQUENCY = 0.5  # radians per position in the picture
 
 
-def attend(words: tuple[str, ...], places: list[int], seed: int, rotate: bool) -> tuple[Tensor, Tensor]:
-    """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of ``words``.
+def attend(places: list[int], rotate: bool) -> tuple[Tensor, Tensor]:
+    """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of WORDS.
 
     Every word has one random vector, wherever it stands. There is no causal mask: each word sees all words.
     """
-    generator = torch.Generator().manual_seed(seed)
-    vectors = torch.randn(len(words), D, generator=generator)  # (T, D)
+    T = len(WORDS)
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(T, D, generator=generator)  # (T, D)
     wq, wk, wv = torch.randn(3, D, D, generator=generator) / D**0.5  # (D, D) each
     x = vectors[places]  # (T, D)
     q, k, v = ((x @ w.T)[None, :, None] for w in (wq, wk, wv))  # (1, T, 1, D) each
     if rotate:
-        q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, len(words)))
+        q, k = apply_rotary_emb(q, k, precompute_freqs_cis(D, T))
     q, k, v = (t.transpose(1, 2) for t in (q, k, v))  # (1, 1, T, D) each
-    no_mask = torch.ones(len(words), len(words), dtype=torch.bool)
-    identity = torch.eye(len(words))[None, None]  # with these values, the output is the weights
+    no_mask = torch.ones(T, T, dtype=torch.bool)
+    identity = torch.eye(T)[None, None]  # with these values, the output is the weights
     original = torch.tensor(places).argsort()  # (T,)
     weights = attention(q, k, identity, no_mask)[0, 0]  # (T, T)
     output = attention(q, k, v, no_mask)[0, 0]  # (T, D)
     return weights[original][:, original], output[original]
 
 
-def order(
-    words: Annotated[tuple[str, ...], "a sentence, which is also read backwards"] = ("dog", "bites", "man"),
-    seed: Annotated[int, "seed of the random vectors and matrices", Range(0)] = 0,
-) -> Report:
+def order() -> Report:
     """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
-    if len(words) < 2 or len(set(words)) < len(words):
-        raise ValueError(f"words is {' '.join(words)!r}: give at least two different words, each once")
-    middle = len(words) // 2
     table = Table(
-        f'Attention of the word "{words[middle]}": its weight on each word, and the first two numbers of its output',
-        ("positions", "sentence", *words, "output"),
+        f'Attention of the word "{WORDS[1]}": its weight on each word, and the first two numbers of its output',
+        ("positions", "sentence", *WORDS, "output"),
     )
-    forwards = list(range(len(words)))
     for name, rotate in (("none", False), ("RoPE", True)):
         outputs = []
-        for places in (forwards, forwards[::-1]):
-            weights, output = attend(words, places, seed, rotate)
+        for places in ([0, 1, 2], [2, 1, 0]):
+            weights, output = attend(places, rotate)
             outputs.append(output)
-            numbers = " ".join(f"{value:+.4f}" for value in output[middle, :2].tolist())
-            sentence = " ".join(words[i] for i in places)
-            table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[middle].tolist()), numbers))
+            numbers = " ".join(f"{value:+.4f}" for value in output[1, :2].tolist())
+            sentence = " ".join(WORDS[i] for i in places)
+            table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[1].tolist()), numbers))
         gap = float((outputs[0] - outputs[1]).abs().max())
         table.notes.append(f"{name}: the outputs of any word differ by at most {short(gap)} between the two sentences.")
     return Report([table], draw)

@@ -4,7 +4,7 @@ settings.py   settings from dataclasses, TOML files and flags
 parser.py     the command line parser: no abbreviations, suggestions for mistyped flags
 script.py     start of a script, exit codes, one-line errors
 machine.py    device, dtype, threads and memory
-files.py      atomic writes, JSON read with type checks
+files.py      atomic writes, JSON files
 """
 
 from .parser import Parser

@@ -1,60 +1,19 @@
-"""Atomic writes, and JSON from elsewhere, with its fields checked before use.
-
-A check is the name of a field's type and a test for it. ``check_fields`` reports the field, its value and this type.
-"""
+"""Atomic writes, and JSON files."""
 
 import json
 import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
-
-Check = tuple[str, Callable[[Any], bool]]
-
-
-def is_utf8(text: str) -> bool:
-    """Whether UTF-8 can encode the text: Python decodes other bytes to halves of surrogate pairs."""
-    return not any("\ud800" <= character <= "\udfff" for character in text)
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and is_utf8(value)
-
-
-INTEGER: Check = ("a whole number", lambda value: type(value) is int)
-FLAG: Check = ("true or false", lambda value: isinstance(value, bool))
-TEXT: Check = ("a text", _is_text)
-TEXTS: Check = ("a list of texts", lambda value: isinstance(value, list) and all(map(_is_text, value)))
-TABLE: Check = ("a table", lambda value: isinstance(value, dict))
-IDS: Check = (
-    "a token id or a list of them",
-    lambda value: all(type(item) is int for item in (value if isinstance(value, list) else [value])),
-)
-TOKEN: Check = (
-    "a token, as text or as a table with its content",
-    lambda value: _is_text(value.get("content") if isinstance(value, dict) else value),
-)
-
-
-def check_fields(table: Mapping[str, Any], checks: Mapping[str, Check]) -> None:
-    """Raise ValueError for the first field whose value fails its check. Missing and null fields are accepted."""
-    for name, (description, test) in checks.items():
-        if table.get(name) is not None and not test(table[name]):
-            raise ValueError(f"{name} is {short_repr(table[name])}: {description} is needed")
 
 
 def short_repr(value: Any) -> str:
     """The value in ASCII, at most 60 characters."""
     text = ascii(value)
     return text if len(text) <= 60 else f"{text[:57]}..."
-
-
-def displayable_name(name: str) -> str:
-    """A file name as valid Unicode, for JSON and plots: bytes that are not UTF-8 are escaped."""
-    return name.encode("utf-8", sys.getfilesystemencodeerrors()).decode(errors="backslashreplace")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -131,8 +90,8 @@ def check_is_file(path: Path) -> None:
         raise ValueError(f"{path} is not a file: give one, or restore it")
 
 
-def read_json(path: Path, checks: Mapping[str, Check] | None = None) -> dict[str, Any]:
-    """The JSON object in the file, with the fields in ``checks`` checked.
+def read_json(path: Path) -> dict[str, Any]:
+    """The JSON object in the file. Its fields may have any type.
 
     Raises FileNotFoundError if the file is missing, and ValueError with its name if it is invalid.
     """
@@ -143,8 +102,4 @@ def read_json(path: Path, checks: Mapping[str, Check] | None = None) -> dict[str
         raise ValueError(f"{path} is not valid JSON ({error}): restore the file") from None
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}: a JSON object is needed")
-    try:
-        check_fields(value, checks or {})
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from None
     return value

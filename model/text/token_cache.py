@@ -20,7 +20,7 @@ from urllib.parse import unquote, urldefrag, urlsplit
 from filelock import FileLock
 
 from ..cli import Parser, note_if_slow, run_script
-from ..cli.files import displayable_name, read_json, write_json
+from ..cli.files import read_json, write_json
 
 T = TypeVar("T")
 ABOUT, USED_BY, DOWNLOADS, COMPILED = "about.json", "used_by", "downloads", "compiled"
@@ -75,7 +75,9 @@ def _make(folder: Path, specs: Sequence[str], fill: Callable[[Path], object]) ->
     try:
         fill(temporary)
         sources = [os.path.abspath(spec) if os.path.exists(spec) else spec for spec in specs]
-        write_json(temporary / ABOUT, {"sources": [displayable_name(source) for source in sources]})
+        # Bytes of a name that are not UTF-8 are escaped, because JSON cannot hold them
+        names = [source.encode("utf-8", "backslashreplace").decode() for source in sources]
+        write_json(temporary / ABOUT, {"sources": names})
         shutil.rmtree(folder, ignore_errors=True)  # damaged
         os.rename(temporary, folder)
     finally:

@@ -31,11 +31,9 @@ WARN_BELOW_STEPS = 100  # fewer steps teach little
 class Console:
     """Prints in the first process only."""
 
-    def __init__(self, trainer: Trainer, text: Text, start_text: str = "") -> None:
-        """``start_text`` comes before each sample if there is no ``sample_prompt``; it is not shown."""
+    def __init__(self, trainer: Trainer, text: Text) -> None:
         self.trainer = trainer
         self.text = text
-        self.start_text = start_text
         self.prints = trainer.ranks.is_first
         self.bar = tqdm(disable=True)
 
@@ -91,7 +89,7 @@ class Console:
         if not self.prints:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
-        prompt = tokenizer.encode(sample_prompt or self.start_text)
+        prompt = tokenizer.encode(sample_prompt or self.text.settings["start_text"])  # the start text is not shown
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]

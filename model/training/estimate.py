@@ -27,15 +27,10 @@ class ParameterCount(NamedTuple):
 
 def count_parameters(args: ModelArgs) -> ParameterCount:
     """Count the parameters without building the network."""
-    total = layer = norms = 0
-    for name, shape in tensor_shapes(dataclasses.replace(args, n_layers=1)).items():
-        count = math.prod(shape)
-        total += count
-        if name.startswith("layers."):
-            layer += count
-            if "norm" in name:
-                norms += count
-    return ParameterCount(total + (args.n_layers - 1) * layer, args.n_layers * (layer - norms))
+    shapes = tensor_shapes(dataclasses.replace(args, n_layers=1))  # quick, even if n_layers is a billion
+    layer = [shape for name, shape in shapes.items() if name.startswith("layers.")]
+    total = sum(map(math.prod, shapes.values())) + (args.n_layers - 1) * sum(map(math.prod, layer))
+    return ParameterCount(total, args.n_layers * sum(math.prod(shape) for shape in layer if len(shape) == 2))
 
 
 def state_and_activation_bytes(

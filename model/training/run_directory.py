@@ -10,7 +10,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from ..cli import quantity, toml_text
+from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
 from ..text.token_cache import note_use
 from ..weights import save_tokenizer
@@ -18,7 +18,7 @@ from ..weights.tokenizers import TEMPLATE
 from .config import CONFIG_FILE, Run
 from .distributed import Ranks
 from .run_text import Text
-from .state import STATE, read_progress
+from .state import STATE
 
 METRICS = "metrics.jsonl"
 MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
@@ -46,30 +46,11 @@ def write_run(run: Run, text: Text, lock: ExitStack) -> Path:
         directory = make_first_free(directory)
     directory.mkdir(parents=True, exist_ok=True)
     lock.enter_context(locked(directory))
-    if run.resumed:
-        check_resumable(run, text)
-    else:
+    if not run.resumed:
         check_free(directory)  # again: another run may have finished here while the text was prepared
         save_tokenizer(text.tokenizer, directory)
     write_text(directory / CONFIG_FILE, toml_text(run.data, run.model, replace(run.train, out_dir=directory)))
     return directory
-
-
-def check_resumable(run: Run, text: Text) -> None:
-    """Raise ValueError if the state is from other text, or has already taken more than ``max_steps`` steps."""
-    progress = read_progress(run.directory)
-    if progress is None:
-        return
-    if progress.text != text.dataset.fingerprint:
-        raise ValueError(
-            f"{run.directory} was trained on another text, or another split of it: give the same --data as before, "
-            "leave it out, or start a new run"
-        )
-    if progress.step > run.train.step_limit:
-        raise ValueError(
-            f"max_steps is {run.train.max_steps}, but {run.directory} has already taken "
-            f"{quantity(progress.step, 'step')}: give more than that, or leave it out"
-        )
 
 
 def check_free(directory: Path) -> None:
@@ -110,13 +91,9 @@ def locked(directory: Path) -> Iterator[None]:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
     try:
-        lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-        valid = all(isinstance(value, int | float) for line in lines for value in line.values())
-    except (ValueError, TypeError, RecursionError):
-        valid = False
-    if not valid:
-        raise ValueError(f"{path} is damaged: restore or remove it")
-    return lines
+        return [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+    except (ValueError, TypeError):
+        raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
 def begin_metrics(path: Path, last_step: int) -> None:

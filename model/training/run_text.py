@@ -61,10 +61,11 @@ def read_text(run: Run) -> Text:
     data, settings = run.data, run.settings
     context = settings.get("max_seq_len", ModelArgs.max_seq_len)
     notes: list[str] = []
-    dataset = cached_dataset(run.directory, data) if run.keeps_text else None
-    if dataset:
+    if run.resumed:
         tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
-        if changed := changed_since(dataset):
+        dataset = read_run_dataset(run.directory, data, tokenizer, context, use_cached=run.keeps_text)
+        changed = changed_since(dataset) if run.keeps_text else []
+        if changed:
             names = ", ".join(changed[:3])  # enough to know which
             notes.append(f"text           {names} changed since this run began; it continues with the text as it was")
     else:
@@ -74,9 +75,7 @@ def read_text(run: Run) -> Text:
             data = replace(data, doc_separator=found.separator)
             documents = replace(documents, separator=found.separator or None)
             notes += [f"documents      {found.note}"] if found.note else []
-        if run.resumed:
-            tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
-        elif data.tokenizer in TOKENIZER_KINDS:
+        if data.tokenizer in TOKENIZER_KINDS:
             file = cached_tokenizer(documents, cache_home(), data.tokenizer, settings.get("vocab_size"))
             tokenizer = load_tokenizer(file)
         else:
@@ -121,24 +120,6 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
     return ""
 
 
-def cached_dataset(directory: Path, data: DataArgs) -> Dataset | None:
-    """The tokens of the run from the cache; None if it has no checkpoint, or the cache does not have them.
-
-    Raises ValueError instead of None if the text came from a pipe, because it cannot be read again.
-    """
-    saved = read_progress(directory)
-    for entry in sorted(cache_home().glob("tokens-*")):
-        if str(directory.absolute()) in runs_using(entry):
-            dataset = load_dataset(entry, data.val_fraction)
-            if dataset and saved and dataset.fingerprint == saved.text:
-                return dataset
-    if any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
-        raise ValueError(
-            f"{directory} was trained on text from a pipe, and its tokens were not found in the cache: give --data"
-        )
-    return None
-
-
 def tokenize(data: DataArgs, documents: Documents, tokenizer: Tokenizer, context: int) -> Dataset:
     """The tokens of the documents, split into training and validation text as ``data`` says."""
     return prepare(
@@ -157,19 +138,30 @@ def read_run_data_args(directory: Path) -> DataArgs | None:
     return from_settings(DataArgs, settings) if settings else None
 
 
-def prepare_run_dataset(directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int) -> Dataset:
-    """The tokens of the run, from the cache if they are there, or else tokenized again from the text files.
+def read_run_dataset(
+    directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int, use_cached: bool = True
+) -> Dataset:
+    """The tokens of a run: from the cache, even if its text has changed, or else tokenized again from ``data``.
 
-    Raises ValueError if the files have changed since the run.
+    Raises ValueError if ``data`` is not the text that the run was trained on.
     """
-    cached = cached_dataset(directory, data)
-    if cached:
-        return cached
-    dataset = tokenize(data, data.open(data.data), tokenizer, context)
     saved = read_progress(directory)
-    if saved and saved.text != dataset.fingerprint:
-        names = ", ".join(data.data)
-        raise ValueError(f"{names} changed since the training of {directory}: give the text to score with --data")
+    fingerprint = saved.text if saved else None
+    for entry in sorted(cache_home().glob("tokens-*")) if use_cached else ():
+        if str(directory.absolute()) in runs_using(entry):
+            dataset = load_dataset(entry, data.val_fraction)
+            if dataset and dataset.fingerprint == fingerprint:
+                return dataset
+    if use_cached and any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
+        raise ValueError(
+            f"{directory} was trained on text from a pipe, and its tokens were not found in the cache: give --data"
+        )
+    dataset = tokenize(data, data.open(data.data), tokenizer, context)
+    if fingerprint not in (None, dataset.fingerprint):
+        raise ValueError(
+            f"{directory} was trained on another text than {', '.join(data.data)} holds now, or on another split of "
+            "it: give another --data, or leave the settings of the text as they were"
+        )
     return dataset
 
 

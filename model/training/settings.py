@@ -17,6 +17,7 @@ from .config import CONFIG_FILE, FINE_TUNING_LR_FRACTION, PEAK_LR, SETTINGS_CLAS
 from .distributed import Ranks, local_device
 from .run_directory import check_free
 from .sizing import candidate_models, has_architecture, needs_choice
+from .state import read_progress
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
 FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole context needs far more memory than a run
@@ -44,6 +45,9 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
         )
+    for path in (*data.data, *data.val_data, str(run.directory)):
+        if any("\udc80" <= character <= "\udcff" for character in path):  # a byte that is not UTF-8
+            raise ValueError(f"{path} is not a name in UTF-8, which {CONFIG_FILE} needs: rename it")
     # These raise ValueError for a device, a network or an architecture that is impossible.
     local_device(train.device, ranks)
     if train.network:
@@ -73,7 +77,10 @@ def resolve_new(config: Path | None, default_config: Path, flags: Settings) -> R
 
 
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
-    """The run to resume. Raises ValueError if the model, the tokenizer or the optimizer would change."""
+    """The run to resume.
+
+    Raises ValueError if the model, the tokenizer or the optimizer would change, or if ``max_steps`` have been exceeded.
+    """
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
     if not (directory / CONFIG_FILE).exists():
@@ -90,7 +97,14 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     text_settings = setting_fields(DataArgs).keys() - {"start_text", "tokenizer"}
     keeps_text = settings.keys().isdisjoint(text_settings)
-    return Run(saved | settings, directory, resumed=True, changes=tuple(changes.values()), keeps_text=keeps_text)
+    run = Run(saved | settings, directory, resumed=True, changes=tuple(changes.values()), keeps_text=keeps_text)
+    progress = read_progress(directory)
+    if progress and progress.step > run.train.step_limit:
+        raise ValueError(
+            f"max_steps is {run.train.max_steps}, but {directory} has already taken {quantity(progress.step, 'step')}: "
+            "give more than that, or leave it out"
+        )
+    return run
 
 
 def with_defaults(settings: Settings) -> dict[str, Any]:

@@ -91,16 +91,11 @@ class TextFacts:
     """The facts about a text that the choice of a model depends on."""
 
     train_tokens: int
-    ngram_loss: float  # nats per token of the best n-gram model
+    ngram_loss: float  # nats per token of the best n-gram model: shows the law how hard the text is to predict
 
 
 def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
-    return TextFacts(len(dataset.train), best_ngram_loss(dataset, vocab_size))
-
-
-def best_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
-    """Nats per token of the best n-gram model. It shows the law how hard the text is to predict."""
-    return min(ngram_losses(dataset, vocab_size, NGRAM_ORDER))
+    return TextFacts(len(dataset.train), min(ngram_losses(dataset, vocab_size, NGRAM_ORDER)))
 
 
 def has_architecture(settings: Settings) -> bool:

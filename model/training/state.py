@@ -42,7 +42,7 @@ class Progress:
 def full_state(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
     """Unsharded weights and optimizer state by name, in main memory; empty in all processes but the first.
 
-    Every process must call it. Optimizers that have not taken a step yet have no state, and must be left out.
+    Every process must call it, after at least one step, which makes the optimizers' state.
     """
     from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 

@@ -1,4 +1,9 @@
-"""The training loop and one step: forward, loss, backward, clip, optimizer."""
+"""The training loop and one step: forward, loss, backward, clip, optimizer.
+
+A resumed run reads weights, optimizer state and progress from the state that was saved last, and continues after its
+step. It needs nothing else, because batches and dropout follow from the seed and the number of the step. Steps after
+that state are taken again, and their lines in metrics.jsonl are replaced.
+"""
 
 import math
 import time
@@ -57,6 +62,7 @@ class Trainer:
         self.stop_signal = 0  # set this in any process to a signal number to end the run after the current step
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         self.fraction_done = 0.0  # of the steps or the minutes, the same in all processes
+        self.begin = 0.0  # the clock when the run began, if it had never been interrupted
         self.context = model.args.max_seq_len
         self.device = model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)
@@ -71,7 +77,7 @@ class Trainer:
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
-            load_state(directory, model, self._optimizers_with_state())
+            load_state(directory, model, self.optimizers)
         self.network = torch.compile(self.parallel) if args.compile else self.parallel
         if directory and self.ranks.is_first:
             begin_metrics(directory / METRICS, saved.step if saved else -1)
@@ -88,14 +94,14 @@ class Trainer:
         After each validation, and at the end, the state is saved before the metrics are yielded. Raises ValueError if
         the loss or the gradient norm is not finite; the state that was saved last is kept.
         """
-        begin = self.clock() - self.progress.wall_seconds
+        self.begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        self._update_clock(begin)
+        self._update_clock()
         never_validated = self.directory is not None and self.progress.best_val_loss is None
         # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
         # no minutes left and was never validated, because its model would otherwise never be saved.
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
-            yield self._record(self.validate(), begin)
+            yield self._record(self.validate())
         while self.fraction_done < 1 and not self.stopped_by:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
@@ -105,11 +111,11 @@ class Trainer:
             self.progress.step += 1
             self.progress.tokens += tokens
             self.progress.train_seconds += seconds
-            self._update_clock(begin)
+            self._update_clock()
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
-            yield self._record(measured, begin, save=bool(validating or self.stopped_by))
+            yield self._record(measured, save=bool(validating or self.stopped_by))
 
     def step(self, lr_scale: float) -> dict[str, float]:
         """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate."""
@@ -166,9 +172,9 @@ class Trainer:
                 write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
-    def _update_clock(self, begin: float) -> None:
+    def _update_clock(self) -> None:
         """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
-        self.progress.wall_seconds = self.clock() - begin
+        self.progress.wall_seconds = self.clock() - self.begin
         done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.fraction_done, signal = self.ranks.max([done, self.stop_signal], self.device)
         self.stopped_by = int(signal)
@@ -181,23 +187,19 @@ class Trainer:
             remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
         raise ValueError(f"step {step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip")
 
-    def _record(self, measured: dict[str, float], begin: float, save: bool = True) -> dict[str, float]:
+    def _record(self, measured: dict[str, float], save: bool = True) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
         if self.directory is None:
             return measured
         if self.ranks.is_first:
             append_metrics(self.directory / METRICS, self.progress.step, measured, sync=save)
-        if save:
-            self.progress.wall_seconds = self.clock() - begin
-            state = full_state(self.model, self._optimizers_with_state())
+        if save and self.progress.step:  # optimizers have no state before their first step
+            self.progress.wall_seconds = self.clock() - self.begin
+            state = full_state(self.model, self.optimizers)
             if self.ranks.is_first:
                 save_state(self.directory, state, self.progress)
             self.saved_step = self.progress.step
         return measured
-
-    def _optimizers_with_state(self) -> list[torch.optim.Optimizer]:
-        """The optimizers; none before their first step, because it makes their state."""
-        return self.optimizers if self.progress.step else []
 
 
 def add_dropout(model: Transformer, probability: float) -> None:

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..cli.files import TABLE, check_fields, short_repr
+from ..cli.files import short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
@@ -167,8 +167,9 @@ ROPE_KEYS: dict[str, dict[str, str]] = {
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    check_fields(config, {"rope_parameters": TABLE, "rope_scaling": TABLE})
     table = config.get("rope_parameters") or config.get("rope_scaling") or {}
+    if not isinstance(table, dict):
+        raise ValueError(f"RoPE's parameters are {short_repr(table)}: a table is needed")
     rope = {name: value for name, value in table.items() if value is not None}
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     old_type = rope.pop("type", "default")

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import IDS, TABLE, read_json, write_atomically, write_json
+from ..cli.files import read_json, short_repr, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
 from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -102,17 +102,24 @@ def _has_added_tokens(directory: Path) -> bool:
     config = directory / "tokenizer_config.json"
     if not config.is_file():
         return False
-    added = read_json(config, {"added_tokens_decoder": TABLE}).get("added_tokens_decoder") or {}
-    return len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model too
+    added = read_json(config).get("added_tokens_decoder")
+    return isinstance(added, dict) and len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model too
 
 
 def read_ids(directory: Path) -> dict[str, Any]:
     """bos_token_id and eos_token_id, the latter one id or a list. generation_config.json overrides config.json."""
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
-        if (directory / name).is_file():
-            config = read_json(directory / name, {"bos_token_id": IDS, "eos_token_id": IDS})
-            ids |= {key: config[key] for key in ("bos_token_id", "eos_token_id") if config.get(key) is not None}
+        config = read_json(directory / name) if (directory / name).is_file() else {}
+        for key in ("bos_token_id", "eos_token_id"):
+            value = config.get(key)
+            if value is None:
+                continue
+            if not all(type(each) is int for each in (value if isinstance(value, list) else [value])):
+                raise ValueError(
+                    f"{directory / name}: {key} is {short_repr(value)}: a token id or a list of them is needed"
+                )
+            ids[key] = value
     return ids
 
 

@@ -28,7 +28,7 @@ from model.training import trainer as training
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import RUN_FILES, locked
-from model.training.run_text import prepare_run_dataset, read_run_data_args, validation_documents
+from model.training.run_text import read_run_data_args, read_run_dataset, validation_documents
 from model.training.sizing import LADDER
 from model.weights import load_model, load_tokenizer, save_model
 
@@ -113,7 +113,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
     tokenizer, data = load_tokenizer("out"), read_run_data_args(Path("out"))
 
     def found():
-        dataset = prepare_run_dataset(Path("out"), data, tokenizer, 16)
+        dataset = read_run_dataset(Path("out"), data, tokenizer, 16)
         ((tokens, size),) = validation_documents(dataset, tokenizer)
         return tokenizer.decode(tokens[1:]), size  # the first token is not predicted
 
@@ -126,7 +126,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
     with pytest.raises(ValueError, match=r"text.txt does not exist"):
         found()
     Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"text.txt changed since the training of out: give the text"):
+    with pytest.raises(ValueError, match=r"out was trained on another text than text.txt holds now"):
         found()
     Path("text.txt").write_text(text, encoding="utf-8")
     assert found() == (end, size)
@@ -227,7 +227,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(cap
     assert "cannot be resumed with dim 16 -> 32" in again("text.txt", "--resume", "--dim", "32")
     Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
     assert "was trained on another text" in again("other.txt", "--resume")
-    assert "or another split of it" in again("text.txt", "--resume", "--val_fraction", "0.2")
+    assert "or on another split of it" in again("text.txt", "--resume", "--val_fraction", "0.2")
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
     assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
@@ -426,7 +426,7 @@ def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(c
     assert "validation     5." in err
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
-    assert steps("out") == [0, 1, 2]
+    assert steps("out") == [1, 2], "no step was taken, so the run began again"
     capsys.readouterr()
     message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
     assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")

@@ -16,7 +16,6 @@ import torch
 from script_helpers import run_in_process
 
 from model.cli.settings import setting_fields
-from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.rope_scaling import RopeScaling
 from study import __main__ as study_script
@@ -55,26 +54,15 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["rotate", "--tetha", "3"], "did you mean '--theta'"),
         (["rotate", "--theta=nan"], "theta is nan: give a number from 1 to 1e+30"),
         (["relative", "--head_dim", "7"], "head_dim is 7: give an even number"),
-        (["relative", f"--seed={2**63}"], f"seed is {2**63}: give a whole number"),
-        (["forms", "--chatglm", "--head_dim", "6"], "head_dim is 6"),
-        (["forms", "--length=32768", "--head_dim=1024", "--heads=1024"], "GB are free"),
-        (["forms", "--heads=1000000"], "heads is 1000000: give a whole number from 1 to 1,024"),
         (["page", "--plot", "x.png"], "unknown argument '--plot'"),
-        (["decay", "--length", "1000000000"], "GB are free"),
-        (["decay", "--thetas", "100", "nan"], "thetas has nan: give numbers from 1 to 1e+30"),
         (["trace", "--position", "600"], "position is 600: give one of 0 to 511"),
-        (["trace", "--length", "10000000"], "GB are free"),
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
-        (["order", "--words", "a", "rope", "a"], "words is 'a rope a': give at least two different words, each once"),
         (["compare", "--dim=2", "--n_heads=1", "--schemes", "rope"], "head_dim 2: rope_scaling needs"),
         (["compare", "--dim=6", "--n_heads=1", "--schemes", "2d"], "head_dim is 6: each half must hold whole pairs"),
         (["compare", "--dim=1048576", "--seeds=1"], "GB"),
         (["compare", "--results", "/proc/nowhere/x.jsonl", "--length=8"], "/proc/nowhere: "),
         (["compare", "--keep", "/proc/nowhere/x", "--results", f"{tempfile.gettempdir()}/none.jsonl"], "/proc/nowhere"),
-        (["cache", "--calls", "1", "0"], "calls is [1, 0]"),
-        (["cache", "--length=12"], "the first call has 12 tokens and the later calls 7"),
-        (["cache", "--max_seq_len=1000000000"], "max_seq_len is 1000000000: give a whole number from 1 to 4,096"),
         (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],
 )
@@ -91,7 +79,7 @@ def test_a_users_mistake_ends_in_one_line(study, words, message):
 @pytest.mark.parametrize("topic", [*PLAIN, "trace"])
 def test_an_absurd_number_for_any_option_ends_in_one_line(study, topic, value):
     for name, field in setting_fields(options_class(TOPICS[topic])).items():
-        if field.kind is int and field.range != Range(0):  # a seed
+        if field.kind is int:
             done = study(topic, f"--{name}={value}")
             assert done.returncode == 2, name
             assert done.stderr.startswith("study: error: ")
@@ -128,7 +116,7 @@ def test_a_topic_draws_a_png_that_stores_its_report_and_leaves_no_other_file(stu
     done = study(topic, "--plot", str(path))
     with Image.open(path) as picture:
         assert picture.text["Description"] + "\n" == done.stdout
-        assert len(picture.getcolors()) > 5
+        assert len(picture.getcolors(2**20)) > 5
     assert list(path.parent.iterdir()) == [path]
 
 

@@ -120,4 +120,4 @@ def test_file_names_that_are_not_utf8_can_be_cached_and_listed(use_cache, tmp_pa
         use_cache(name, TEXT)
     except OSError:
         pytest.skip("this file system takes UTF-8 names only")
-    assert [entry.sources for entry in cache_entries(cache_home())] == 2 * [[str(tmp_path / "caf\\xe9.txt")]]
+    assert [entry.sources for entry in cache_entries(cache_home())] == 2 * [[str(tmp_path / "caf\\udce9.txt")]]

@@ -34,7 +34,9 @@ class SpacedLetters:
         return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-TEXT = Text(SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), {}, [], unigram_loss=2.345)
+TEXT = Text(
+    SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), {"start_text": ""}, [], unigram_loss=2.345
+)
 
 
 def train_in_console(run) -> int:

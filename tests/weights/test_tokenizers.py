@@ -93,6 +93,10 @@ def test_end_ids_are_read_from_the_configurations(trained, tmp_path):
     for ids, expected in (("[8, 9]", (8, 9)), ("null", (7,))):
         (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {ids}}}', encoding="utf-8")
         assert load_tokenizer(tmp_path).eos_ids == expected
+    for ids in ('"</s>"', "[[7]]", "true", "{}"):
+        (tmp_path / "generation_config.json").write_text(f'{{"eos_token_id": {ids}}}', encoding="utf-8")
+        with pytest.raises(ValueError, match=r"eos_token_id is .*: a token id or a list of them is needed$"):
+            load_tokenizer(tmp_path)
 
 
 @pytest.mark.parametrize(("form", "padding"), [("model", 0), ("json", 127)])
