@@ -57,10 +57,8 @@ def inputs(batch: int, tokens: int, heads: int, kv_heads: int, dim: int) -> tupl
 XQ, XK, ANGLE = inputs(2, 5, 4, 2, 8)
 
 
-def random_angles(count: int, tokens: int, dim: int) -> Tensor:
-    """float64 (count, T, D/2) between 0.3 and 2.8."""
-    generator = torch.Generator().manual_seed(3)
-    return 0.3 + 2.5 * torch.rand(count, tokens, dim // 2, generator=generator, dtype=torch.float64)
+# float64 (TABLES, T, D/2), between 0.3 and 2.8
+ANGLES = 0.3 + 2.5 * torch.rand(TABLES, T, PAIRS, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
@@ -163,11 +161,10 @@ def shape_fault(found: Tensor, x: Tensor) -> str:
 
 def matrix_findings(call: Caller, form: Form) -> Iterator[Finding]:
     """The matrices from inputs to outputs, of q and of k, and what they show."""
-    angle = random_angles(TABLES, T, D)
 
     def output(xq: Tensor, xk: Tensor, number: int = 0) -> Tensor:
         """The outputs of the queries and of the keys, (2, SIZE)."""
-        value = call(*(x.reshape(B, T, H, D) for x in (xq, xk)), form.write(unit(angle[number])))
+        value = call(*(x.reshape(B, T, H, D) for x in (xq, xk)), form.write(unit(ANGLES[number])))
         return torch.stack([part.double().flatten() for part in value])
 
     zero, random = torch.zeros(SIZE), torch.randn(SIZE, generator=torch.Generator().manual_seed(6))
@@ -193,7 +190,7 @@ def matrix_findings(call: Caller, form: Form) -> Iterator[Finding]:
     if not matrix.isfinite().all():
         yield Finding("The results for vectors of zeros and ones", "not finite", "finite")
         return
-    (in_q, layout_q), (in_k, layout_k) = (vector_findings(*each, angle) for each in zip(reached, matrix))
+    (in_q, layout_q), (in_k, layout_k) = (vector_findings(*each) for each in zip(reached, matrix))
     yield from (finding for finding in in_q if finding in in_k)
     for tensor, found, others in (("q", in_q, in_k), ("k", in_k, in_q)):
         for finding in found:
@@ -213,7 +210,7 @@ def in_one(finding: Finding, tensor: str) -> Finding:
     return finding._replace(fault="OPPOSITE") if finding.fault == "SIGN" else finding.only_in(tensor)
 
 
-def vector_findings(reached: Tensor, vectors: Tensor, angle: Tensor) -> tuple[list[Finding], str]:
+def vector_findings(reached: Tensor, vectors: Tensor) -> tuple[list[Finding], str]:
     """What q or k shows, and the layout of its pairs.
 
     ``reached`` are the results for each vector alone, (VECTORS, SIZE), and ``vectors`` the matrices of the vectors for
@@ -228,7 +225,7 @@ def vector_findings(reached: Tensor, vectors: Tensor, angle: Tensor) -> tuple[li
         pairs = vectors[..., order, :][..., order].unflatten(3, (PAIRS, 2)).unflatten(2, (PAIRS, 2))
         own_pair = torch.einsum("nvpxpy->nvpxy", pairs).unflatten(1, (B, T, H))
         if close(own_pair.abs().sum(), vectors.abs().sum()):
-            fitting.append(([*formula_findings(own_pair, angle, layout)], layout))
+            fitting.append(([*formula_findings(own_pair, layout)], layout))
     if fitting:  # both if no number depends on another: then the columns of the table tell the layout
         return min(fitting, key=lambda found: len(found[0]))
     partners = [set(row.nonzero()[:, 0].tolist()) for row in vectors.abs().amax((0, 1)) > 1e-6]
@@ -245,9 +242,9 @@ def vector_findings(reached: Tensor, vectors: Tensor, angle: Tensor) -> tuple[li
     return [Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)], ""
 
 
-def formula_findings(pairs: Tensor, angle: Tensor, layout: str) -> Iterator[Finding]:
+def formula_findings(pairs: Tensor, layout: str) -> Iterator[Finding]:
     """Formulas and angles from the matrices of the pairs, (TABLES, B, T, H, D/2, 2, 2): output, input."""
-    terms, cells = fit(pairs.flatten(1), angle)
+    terms, cells = fit(pairs.flatten(1))
     formulas = terms.reshape(B, T, H, PAIRS, 2, 2, 5)
     wrong = ~((formulas - RIGHT).abs().amax((-1, -2, -3)) < 1e-3)  # (B, T, H, D/2), True for NaN
     if wrong.any():
@@ -282,12 +279,12 @@ def place(index: Sequence[int]) -> str:
     return ", ".join(f"{name} {number}" for name, number in zip((*AXES, "channel"), index))
 
 
-def fit(values: Tensor, angle: Tensor) -> tuple[Tensor, Tensor]:
+def fit(values: Tensor) -> tuple[Tensor, Tensor]:
     """The terms of each coefficient, (E, 5), and the cell of the table that has its angle, (E,), -1 for a constant.
 
-    ``values`` are the coefficients for each table, (TABLES, E), and ``angle`` (TABLES, T, D/2).
+    ``values`` are the coefficients for each table, (TABLES, E).
     """
-    c, s = angle.flatten(1).T.cos(), angle.flatten(1).T.sin()  # (cells, TABLES)
+    c, s = ANGLES.flatten(1).T.cos(), ANGLES.flatten(1).T.sin()  # (cells, TABLES)
     basis = torch.stack((torch.ones_like(c), c, s, c * c, c * s), -1)  # (cells, TABLES, 5)
     solutions = torch.linalg.lstsq(basis, values.expand(len(c), -1, -1)).solution  # (cells, 5, E)
     error, cell = (basis @ solutions - values).abs().amax(1).min(0)

@@ -95,5 +95,5 @@ def in_common(rules: Iterable[tuple[str, Callable[..., bool]]], cases: Sequence[
     return next((fault for fault, rule in rules if cases and all(rule(*case) for case in cases)), "")
 
 
-def numbers(x: Tensor, digits: int = 4) -> str:
-    return ", ".join(f"{float(value) + 0.0:.{digits}g}" for value in x)
+def numbers(x: Tensor) -> str:
+    return ", ".join(f"{float(value) + 0.0:.4g}" for value in x)

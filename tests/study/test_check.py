@@ -122,7 +122,7 @@ def test_a_wrong_recipe_is_answered_with_its_own_name(function):
         if name == function:
             table = Form() if function == RESHAPE else None  # otherwise a real table may be meant
             verdict = judge(function, Alone(written), Conventions(table))
-            assert title in verdict.faults, (title, verdict)
+            assert verdict.faults == [title], (title, verdict)
 
 
 def test_each_fault_is_in_the_code_and_planted_by_a_test():
@@ -214,10 +214,9 @@ def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are
     assert outcomes == ({MASK: "wrong"} if parsed else {}) | {ATTEND: RIGHT}
 
 
-@pytest.mark.parametrize("dtype", ["uint16", "float8_e4m3fn"])
-def test_a_mask_of_numbers_of_any_dtype_is_not_boolean(tmp_path, dtype):
+def test_a_mask_of_a_dtype_that_torch_cannot_compare_is_not_boolean(tmp_path):
     right = ".tril(diagonal=start_pos)"
-    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.{dtype})"))
+    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.float8_e4m3fn)"))
     assert found[MASK].faults == ["NOT_BOOLEAN"]
 
 
