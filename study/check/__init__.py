@@ -2,13 +2,13 @@
 
 process.py       runs each function in a process of its own, within limits
 reader.py        loads the reader's files
-judge.py         the verdict on one function, and on all together
+judge.py         the verdict on one function
 calls.py         calls of the reader's functions, their exceptions, and the order of their arguments
 table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
                  measure one function each, stage by stage: a stage that is wrong ends what depends on it
 forms.py         the forms of a rotation table
-faults.toml      what is shown of a mistake: its name, and why it is wrong; faults.py reads it
 verdict.py       a measurement that differs from the expected one, and the text of a verdict
+faults.toml      the mistakes that have a name: the name, why it is wrong, and the step of docs/rope.md about it
 
 A right function passes all measurements, however it is written. What a wrong one does is shown as a measurement beside
 the expected value, with a name if the measurement shows a common mistake.
@@ -20,9 +20,8 @@ from shlex import quote
 from typing import Annotated
 
 from ..topic import Report
-from .calls import FUNCTIONS
 from .process import judge_files
-from .verdict import GOOD
+from .verdict import FUNCTIONS, GOOD
 
 
 def check(
@@ -45,7 +44,7 @@ def check(
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds is {seconds:g}: give a number above 0")
     verdicts = judge_files(python_files(file), seconds)
-    judged = {verdict.function for verdict in verdicts} & set(FUNCTIONS)
+    judged = [verdict.function for verdict in verdicts if verdict.function in FUNCTIONS]
     if not judged:
         problems = [verdict.problem for verdict in verdicts if verdict.problem]
         names = ", ".join(FUNCTIONS)
@@ -55,7 +54,7 @@ def check(
     absent = [name for name in FUNCTIONS if name not in judged]
     if absent:
         lines.append(f"not found: {', '.join(absent)}")
-    is_good = all(verdict.outcome in (*GOOD, "unwritten", "loaded") for verdict in verdicts)
+    is_good = all(verdict.outcome in GOOD for verdict in verdicts)
     return Report(["\n".join(lines)], code=int(not is_good))
 
 

@@ -10,9 +10,8 @@ from torch import Tensor
 from model.config import ModelArgs
 
 from .calls import Caller, Raised, Unwritten, kind, parameters, required, roles_of
-from .faults import FAULTS, Fault, in_common
 from .forms import Conventions
-from .verdict import Finding
+from .verdict import Finding, in_common
 
 SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
 ROWS = 2
@@ -40,21 +39,20 @@ NAMES = ("keys", "values")
 PLACES = (len(STEPS), 2, ROWS, SIZES.n_kv_heads, SIZES.max_seq_len + 1, SIZES.head_dim)
 LOWEST = 2**22
 CODES = (LOWEST + 1 + 2 * torch.arange(math.prod(PLACES))).float().reshape(PLACES)
-SHAPES: list[tuple[Fault, Callable[..., bool]]] = [  # the number of slots is -1 if another size differs
-    (FAULTS["ALL_LAYERS"], lambda shape, slots, right, start, T: shape == (SIZES.n_layers, *right)),
-    (FAULTS["ONE_TEXT"], lambda shape, slots, right, start, T: shape in ((1, *right[1:]), right[1:])),
-    (
-        FAULTS["ONE_HEAD"],
-        lambda shape, slots, right, start, T: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:])),
-    ),
-    (FAULTS["CACHE_AXES"], lambda shape, slots, right, start, T: math.prod(shape) == math.prod(right)),
-    (FAULTS["STALE"], lambda shape, slots, right, start, T: slots in (start + T + 1, SIZES.max_seq_len)),
-    (FAULTS["ONLY_NEW"], lambda shape, slots, right, start, T: slots == T),
-    (FAULTS["OLD_ONLY"], lambda shape, slots, right, start, T: slots == start),
-    (FAULTS["ONE_TOKEN"], lambda shape, slots, right, start, T: slots in (1, start + 1)),
-    (FAULTS["SLOT_SHIFTED"], lambda shape, slots, right, start, T: slots == start + T - 1),
-    (FAULTS["WRONG_T"], lambda shape, slots, right, start, T: slots - start in (right[0], right[1], right[3])),
-    (FAULTS["APPENDED"], lambda shape, slots, right, start, T: slots >= start + T),
+SHAPES: list[tuple[str, Callable[..., bool]]] = [  # of the result, and the right one: (B, K, S, D)
+    ("ALL_LAYERS", lambda shape, right: shape == (SIZES.n_layers, *right)),
+    ("ONE_TEXT", lambda shape, right: shape in ((1, *right[1:]), right[1:])),
+    ("ONE_HEAD", lambda shape, right: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
+    ("CACHE_AXES", lambda shape, right: math.prod(shape) == math.prod(right)),
+]
+SLOTS: list[tuple[str, Callable[..., bool]]] = [  # returned by update, if the other sizes are right
+    ("STALE", lambda slots, start, T: slots in (start + T + 1, SIZES.max_seq_len)),
+    ("ONLY_NEW", lambda slots, start, T: slots == T),
+    ("OLD_ONLY", lambda slots, start, T: slots == start),
+    ("ONE_TOKEN", lambda slots, start, T: slots in (1, start + 1)),
+    ("SLOT_SHIFTED", lambda slots, start, T: slots == start + T - 1),
+    ("WRONG_T", lambda slots, start, T: slots - start in (ROWS, SIZES.n_kv_heads, SIZES.head_dim)),
+    ("APPENDED", lambda slots, start, T: slots >= start + T),
 ]
 FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number belongs
 
@@ -62,11 +60,9 @@ FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number b
 class Caches:
     """The reader's cache of all layers, or one for each layer, with ``update(layer, start_pos, xk, xv)``."""
 
-    def __init__(self, written: Callable[..., Any], call: Caller, args: ModelArgs = SIZES) -> None:
+    def __init__(self, make: Caller) -> None:
         """Raises Raised if the class cannot be constructed."""
-        call.names = ()
-        call.function = lambda: construct(written, args)
-        first = call()
+        first = make()
         names: tuple[str, ...] = ("layer", "start_pos", "xk", "xv")
         update = getattr(first, "update", None)
         if not callable(update) and hasattr(first, "layers"):
@@ -76,9 +72,9 @@ class Caches:
         elif required(update) >= 4 or "layer" in roles_of(update, names):
             updates = [update]
         else:
-            updates = [update, call().update]
+            updates = [update, make().update]
         names = names if len(updates) == 1 else names[1:]
-        self.calls = [Caller(each, names, call.path) for each in updates]
+        self.calls = [make.of(each, names) for each in updates]
 
     def update(self, layer: int, *given: Any) -> Any:
         if len(self.calls) == 1:
@@ -86,9 +82,9 @@ class Caches:
         return self.calls[layer](*given)
 
 
-def construct(written: Callable[..., Any], args: ModelArgs) -> Any:
+def construct(written: Callable[..., Any]) -> Any:
     """A cache of these sizes, whose constructor has the parameters of the exercise, or those of the library's."""
-    values: dict[str, Any] = {name: getattr(args, name, ROWS) for name in VALUES} | {"args": args}
+    values: dict[str, Any] = {name: getattr(SIZES, name, ROWS) for name in VALUES} | {"args": SIZES}
     found, roles = parameters(written), roles_of(written, VALUES)
     if all(role or each.default is not each.empty for role, each in zip(roles, found)):
         return written(**{each.name: values[role] for role, each in zip(roles, found) if role})
@@ -97,9 +93,11 @@ def construct(written: Callable[..., Any], args: ModelArgs) -> Any:
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    written = call.function
-    caches = Caches(written, call)
-    yield from caches.calls[0].order_finding("update")
+    for names in (("args", "batch_size"), VALUES[1:5]):
+        yield from call.of(call.function, names).order_finding()
+    make = call.of(lambda: construct(call.function), ())
+    caches = Caches(make)
+    yield from caches.calls[0].order_finding()
     slots = torch.zeros(SIZES.n_layers, *PLACES[1:4], SIZES.max_seq_len, SIZES.head_dim)
     values: list[Any] = []
     right: list[Tensor] = []  # (2, B, K, S, D)
@@ -113,16 +111,17 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
             values.append(raised)
     found = number_finding(values, right) or result_finding(values, right)
     errors = [value for value in values if isinstance(value, Raised)]
-    if found and not (errors and found.fault in (None, FAULTS["NOT_WRITTEN"])):
+    if found and not (errors and found.fault in ("", "NOT_WRITTEN")):
         yield found
     elif errors and errors[0] is values[-1]:
         _, start, T = STEPS[-1]
         sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; update raises"
-        yield Finding(sentence, type(errors[0].error).__name__, "nothing", FAULTS["LAST_SLOT"])
+        yield Finding(sentence, type(errors[0].error).__name__, "nothing", "LAST_SLOT")
     elif errors:
         raise errors[0]
     else:
-        yield from requirements(written, call, caches)
+        yield from detached_finding(Caches(make))
+        yield from end_finding(make)
 
 
 def is_pair(value: Any) -> bool:
@@ -174,78 +173,75 @@ def place_text(place: dict[str, Tensor], one: int) -> str:
     return f"{chunk} ({', '.join([NAMES[here['kind']], *others])})"
 
 
-def moved_fault(found: dict[str, Tensor], own: dict[str, Tensor]) -> Fault | None:
+def moved_fault(found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
     """What numbers have in common that belong elsewhere."""
     fields = {name for name in FIELDS if (found[name] != own[name]).any()}
     last = LENGTHS[found["step"]] - 1  # token of the chunk
     rules = [
-        (FAULTS["LAYER"], "layer" in fields),
-        (FAULTS["EXCHANGED"], fields == {"kind"}),
-        (FAULTS["ONE_TEXT"], "row" in fields and is_one(found["row"])),
-        (FAULTS["ONE_HEAD"], fields == {"head"} and is_one(found["head"])),
-        (FAULTS["CACHE_AXES"], fields <= {"row", "head", "channel"}),
-        (FAULTS["SLOT_SHIFTED"], is_one(found["slot"] - own["slot"])),
-        (FAULTS["WRITTEN_AT_0"], bool((found["token"] == own["slot"]).all())),
-        (FAULTS["ONE_TOKEN"], bool(((found["token"] == 0) | (found["token"] == last)).all())),
-        (FAULTS["CACHE_AXES"], torch.equal(found["step"], own["step"])),
+        ("LAYER", "layer" in fields),
+        ("EXCHANGED", fields == {"kind"}),
+        ("ONE_TEXT", "row" in fields and is_one(found["row"])),
+        ("ONE_HEAD", fields == {"head"} and is_one(found["head"])),
+        ("CACHE_AXES", fields <= {"row", "head", "channel"}),
+        ("SLOT_SHIFTED", is_one(found["slot"] - own["slot"])),
+        ("WRITTEN_AT_0", bool((found["token"] == own["slot"]).all())),
+        ("ONE_TOKEN", bool(((found["token"] == 0) | (found["token"] == last)).all())),
+        ("CACHE_AXES", torch.equal(found["step"], own["step"])),
     ]
-    return next((fault for fault, holds in rules if holds), None)
+    return next((fault for fault, holds in rules if holds), "")
 
 
 def is_one(x: Tensor) -> bool:
     return len(x.unique()) == 1
 
 
-def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: dict[str, Tensor]) -> Fault:
+def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
     """What slots have in common that do not hold what was written last."""
     never = found["step"] < 0
     new = own["step"] == steps  # tokens of the chunk of the same call
     rules = [
-        (FAULTS["SCALED"], bool((never & (number.abs() > LOWEST / 100) & (number.abs() < LOWEST * 100)).any())),
-        (FAULTS["NOT_WRITTEN"].only_in("keys"), not own["kind"].any()),
-        (FAULTS["NOT_WRITTEN"].only_in("values"), bool(own["kind"].all())),
-        (FAULTS["ONE_TEXT"], len(own["row"].unique()) < ROWS),
-        (FAULTS["ONE_HEAD"], len(own["head"].unique()) < SIZES.n_kv_heads),
-        (FAULTS["CLEARED"], bool((never & (own["slot"] < STARTS[steps])).all())),
-        (FAULTS["ONE_TOKEN"], bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
+        ("SCALED", bool((never & (number.abs() > LOWEST / 100) & (number.abs() < LOWEST * 100)).any())),
+        ("NOT_WRITTEN, in keys only", not own["kind"].any()),
+        ("NOT_WRITTEN, in values only", bool(own["kind"].all())),
+        ("ONE_TEXT", len(own["row"].unique()) < ROWS),
+        ("ONE_HEAD", len(own["head"].unique()) < SIZES.n_kv_heads),
+        ("CLEARED", bool((never & (own["slot"] < STARTS[steps])).all())),
+        ("ONE_TOKEN", bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
     ]
-    return next((fault for fault, holds in rules if holds), FAULTS["NOT_WRITTEN"])
+    return next((fault for fault, holds in rules if holds), "NOT_WRITTEN")
 
 
 def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
     """The first result that is not two float32 tensors of the right shape."""
-    cases = []  # for SHAPES
-    fault: Fault | None
-    for (_, start, T), value, expected in zip(STEPS, values, right):
+    shapes, slots = [], []  # of all pairs: cases for SHAPES and SLOTS
+    for (_, start, T), value, (expected, _) in zip(STEPS, values, right):
         if is_pair(value):
-            shape = tuple(next((x for x in value if x.shape != expected[0].shape), value[0]).shape)
-            B, K, S, D = expected[0].shape
-            slots = shape[2] if len(shape) == 4 and shape == (B, K, shape[2], D) else -1
-            cases.append((shape, slots, (B, K, S, D), start, T))
-    for step, value, expected in zip(STEPS, values, right):
-        shape = tuple(expected[0].shape)
+            shape = tuple(next((x for x in value if x.shape != expected.shape), value[0]).shape)
+            is_right = len(shape) == 4 and (*shape[:2], shape[3]) == (*expected.shape[:2], expected.shape[3])
+            shapes.append((shape, tuple(expected.shape)))
+            slots.append((shape[2] if is_right else -1, start, T))
+    for step, value, (expected, _) in zip(STEPS, values, right):
         if not is_pair(value) and not isinstance(value, Raised):
-            fault = FAULTS["NOT_RETURNED"] if value is None else FAULTS["NOT_TWO"]
-            fault = FAULTS["ONE_RETURNED"] if torch.is_tensor(value) else fault
-        elif is_pair(value) and any(x.shape != shape for x in value):
-            fault = in_common(SHAPES, cases)
+            fault = "NOT_RETURNED" if value is None else "NOT_TWO"
+            fault = "ONE_RETURNED" if torch.is_tensor(value) else fault
+        elif is_pair(value) and any(x.shape != expected.shape for x in value):
+            fault = in_common(SHAPES, shapes) or in_common(SLOTS, slots)
         elif is_pair(value) and any(x.dtype != torch.float32 for x in value):
             yours = ", ".join(str(x.dtype)[6:] for x in value)
             sentence = "The dtypes of the keys and values, for xk and xv in float32"
-            return Finding(sentence, yours, "float32, float32", FAULTS["CACHE_DTYPE"])
+            return Finding(sentence, yours, "float32, float32", "CACHE_DTYPE")
         else:
             continue
-        return Finding(f"{CALL.format(*step)}; update returns", kind(value), f"two tensors of {shape}", fault)
+        wanted = f"two tensors of {tuple(expected.shape)}"
+        return Finding(f"{CALL.format(*step)}; update returns", kind(value), wanted, fault)
     return None
 
 
-def requirements(written: Callable[..., Any], call: Caller, caches: Caches) -> Iterator[Finding]:
-    for each in caches.calls:
-        yield from each.overwritten_finding()
-    yield from detached_finding(Caches(written, call))
+def end_finding(make: Caller) -> Iterator[Finding]:
+    """Whether more tokens than fit raise ValueError."""
     errors: list[BaseException | None] = []
     for start, T in TOO_LONG:
-        full = Caches(written, call)
+        full = Caches(make)
         if start:
             full.update(0, 0, *filled(start))
         try:
@@ -253,8 +249,8 @@ def requirements(written: Callable[..., Any], call: Caller, caches: Caches) -> I
             errors.append(None)
         except (Raised, Unwritten) as raised:
             errors.append(raised.__cause__)
-    fault = FAULTS["T_CHECKED"] if isinstance(errors[2], DELIBERATE) else FAULTS["UNCHECKED"]
-    fault = FAULTS["OTHER_ERROR"] if isinstance(errors[0], DELIBERATE) else fault
+    fault = "T_CHECKED" if isinstance(errors[2], DELIBERATE) else "UNCHECKED"
+    fault = "OTHER_ERROR" if isinstance(errors[0], DELIBERATE) else fault
     for (start, T), error in zip(TOO_LONG, errors):
         if not isinstance(error, ValueError):
             sentence = f"start_pos {start} and T {T} need slot {start + T - 1} of 0 .. 11; update raises"
@@ -283,7 +279,7 @@ def detached_finding(caches: Caches) -> Iterator[Finding]:
     except Raised as raised:
         yours = f"{type(raised.error).__name__} raised"
     if yours:
-        yield Finding("Stored keys and values keep their graph", yours, "no", FAULTS["ATTACHED"])
+        yield Finding("Stored keys and values keep their graph", yours, "no", "ATTACHED")
     elif any(not torch.equal(x[:, :, :3], right) for x, right in zip(later, filled(3))):
         sentence = "The cache changes if the caller overwrites xk and xv"
-        yield Finding(sentence, "yes", "no", FAULTS["KEPT"])
+        yield Finding(sentence, "yes", "no", "KEPT")

@@ -9,17 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .faults import FAULTS
 from .verdict import Finding
-
-FUNCTIONS = (
-    "precompute_freqs_cis",
-    "reshape_for_broadcast",
-    "apply_rotary_emb",
-    "causal_mask",
-    "KVCache",
-    "attention",
-)
 
 # The names that readers give to an argument. An argument of another name is passed by its place.
 NAMES = {
@@ -88,17 +78,24 @@ class Caller:
         except Raised as raised:
             return raised
 
-    def order_finding(self, function: str) -> list[Finding]:
+    def of(self, function: Callable[..., Any], names: Sequence[str]) -> "Caller":
+        """A caller of another function of the same file. What that overwrites is recorded here."""
+        other = Caller(function, names, self.path)
+        other.overwritten = self.overwritten
+        return other
+
+    def order_finding(self) -> list[Finding]:
         """A finding if the signature has the arguments in another order than the callers."""
         if self.order == sorted(self.order):
             return []
+        sentence = f"The order of the arguments of {getattr(self.function, '__name__', 'the function')}"
         yours, expected = ", ".join(inspect.signature(self.function).parameters), ", ".join(self.names)
-        return [Finding(f"The order of the arguments of {function}", f"({yours})", f"({expected})", FAULTS["ORDER"])]
+        return [Finding(sentence, f"({yours})", f"({expected})", "ORDER")]
 
     def overwritten_finding(self) -> list[Finding]:
         if not self.overwritten:
             return []
-        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", FAULTS["CHANGED"])]
+        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", "CHANGED")]
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:

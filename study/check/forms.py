@@ -7,29 +7,30 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .faults import FAULTS, Fault
-
-WIDTHS = {"single": "D/2", "halves": "D (twice, in halves)", "neighbours": "D (twice, side by side)"}
+COMPLEX, TUPLE, LAST, STACK = "complex", "(cos, sin)", "(…, 2)", "(2, …)"
+# Each angle once, or twice: in halves (a0, a1 .. a0, a1 ..) or as neighbours (a0, a0, a1, a1 ..).
+SINGLE, HALVES, NEIGHBOURS = "D/2 columns", "D columns in halves", "D columns in pairs of neighbours"
+WIDTHS = (SINGLE, HALVES, NEIGHBOURS)
 
 
 class Form(NamedTuple):
     """The form of a table. ``write`` writes the right table in the reader's form, so each function is judged alone."""
 
-    container: str = "complex"  # complex, last (…, 2), tuple (cos, sin), or stack (2, …)
-    width: str = "single"  # each angle once; or twice: halves (a0, a1 .. a0, a1 ..), neighbours (a0, a0, a1, a1 ..)
+    container: str = COMPLEX
+    width: str = SINGLE
     sin_first: bool = False
     axes: tuple[int, ...] = (-1,)  # sizes before the columns: -1 for the positions, 1 for axes added to broadcast
 
     def write(self, table: Tensor) -> Any:
         """A table, complex128 (T, D/2), in this form."""
-        if self.container == "complex":
+        if self.container == COMPLEX:
             return table.to(torch.complex64).reshape(*self.axes, table.shape[1])
         parts = [widened(part.float(), self.width) for part in (table.real, table.imag)]
         parts = [part.reshape(*self.axes, part.shape[1]) for part in parts]
         parts = parts[::-1] if self.sin_first else parts
-        if self.container == "tuple":
+        if self.container == TUPLE:
             return tuple(parts)
-        return torch.stack(parts, -1 if self.container == "last" else 0)
+        return torch.stack(parts, -1 if self.container == LAST else 0)
 
     def read(self, raw: Any) -> Tensor:
         """The table that was written in this form, complex128 (T, D/2), with any axes of size 1."""
@@ -37,20 +38,11 @@ class Form(NamedTuple):
         cos, sin = (narrowed(part.double().reshape(-1, part.shape[-1]), self.width) for part in parts)
         return torch.complex(sin, cos) if self.sin_first else torch.complex(cos, sin)
 
-    def rows(self, table: Any, start: int, end: int) -> Any:
-        """The rows of positions start .. end - 1 of a table in this form."""
-        if isinstance(table, tuple | list):
-            return tuple(part.narrow(self.axes.index(-1), start, end - start) for part in table)
-        return table.narrow(self.axes.index(-1) + (self.container == "stack"), start, end - start)
-
     def __str__(self) -> str:
-        parts = "sin and cos" if self.sin_first else "cos and sin"
-        containers = {"complex": "complex", "last": f"{parts} in a last axis of 2", "stack": f"{parts}, stacked"}
-        reshaped = ", already reshaped for broadcasting" if len(self.axes) > 1 else ""
-        return f"{containers.get(self.container, parts)} of {WIDTHS[self.width]} columns{reshaped}"
+        return f"{self.container} of {self.width}{', sines first' if self.sin_first else ''}"
 
 
-FORMS = [Form(), *(Form("tuple", width) for width in WIDTHS), Form("last")]
+FORMS = [Form(), *(Form(TUPLE, width) for width in WIDTHS), Form(LAST)]
 
 
 @dataclass
@@ -58,8 +50,7 @@ class Conventions:
     """What the reader's functions agree on, collected as they are judged, and the functions that are right."""
 
     table: Form | None = None
-    layout: str = "neighbours"  # of apply_rotary_emb
-    attention_layout: str = ""
+    layout: str = "neighbours"
     right: set[str] = field(default_factory=set)
 
 
@@ -68,17 +59,17 @@ class Reading(NamedTuple):
 
     table: Tensor
     form: Form | None
-    fault: Fault | None = None
+    fault: str = ""
 
 
 # What makes a right form of a wrong one. Of a table with one real number in each place, the other part is 0.
-WRONG_FORMS: list[tuple[Fault | None, Callable[[Any], Any]]] = [
-    (FAULTS["NUMPY"], lambda raw: tuple(map(torch.as_tensor, raw)) if type(raw) is tuple else torch.as_tensor(raw)),
-    (FAULTS["STACKED"], lambda raw: raw.unbind(1)),
-    (FAULTS["STACKED"], lambda raw: raw.chunk(2, -1)),
-    (FAULTS["STACKED"], lambda raw: (raw[..., ::2], raw[..., 1::2])),
-    (FAULTS["TRANSPOSED_TABLE"], lambda raw: tuple(part.mT for part in raw) if type(raw) is tuple else raw.mT),
-    (None, lambda raw: (raw, torch.zeros_like(raw))),
+WRONG_FORMS: list[tuple[str, Callable[[Any], Any]]] = [
+    ("NUMPY", lambda raw: tuple(map(torch.as_tensor, raw)) if type(raw) is tuple else torch.as_tensor(raw)),
+    ("STACKED", lambda raw: raw.unbind(1)),
+    ("STACKED", lambda raw: raw.chunk(2, -1)),
+    ("STACKED", lambda raw: (raw[..., ::2], raw[..., 1::2])),
+    ("TRANSPOSED_TABLE", lambda raw: tuple(map(transposed, raw)) if type(raw) is tuple else transposed(raw)),
+    ("", lambda raw: (raw, torch.zeros_like(raw))),
 ]
 
 
@@ -90,7 +81,7 @@ def read_table(raw: Any, dim: int, end: int) -> Reading | None:
             read = read_form(corrected(raw), dim, end)
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
             continue
-        if read and (fault is not FAULTS["STACKED"] or close(read.table.abs(), torch.ones(end, dim // 2), 1e-2)):
+        if read and (fault != "STACKED" or close(read.table.abs(), torch.ones(end, dim // 2), 1e-2)):
             return read._replace(form=read.form if fault else None, fault=fault)
         read = None
     return read
@@ -101,40 +92,44 @@ def read_form(raw: Any, dim: int, end: int) -> Reading | None:
     for container, parts in parts_of(raw):
         if len(parts) != 2 or not all(isinstance(part, Tensor) and not part.is_complex() for part in parts):
             continue
-        shape = parts[0].shape
-        axes = tuple(-1 if size == end else size for size in shape[:-1])
-        if parts[1].shape != shape or sorted(axes) != [-1, *[1] * (len(axes) - 1)]:
+        axes = tuple(-1 if size == end else size for size in parts[0].shape[:-1])
+        if parts[1].shape != parts[0].shape or sorted(axes) != [-1, *[1] * (len(axes) - 1)]:
             continue
-        both = [part.detach().double().reshape(end, -1) for part in parts]
-        for width in WIDTHS if container != "complex" else ["single"]:
-            cos, sin = (narrowed(part, width) for part in both)
-            if cos.shape[1] == dim // 2 and all(torch.equal(widened(narrowed(x, width), width), x) for x in both):
+        for width in WIDTHS if container != COMPLEX else WIDTHS[:1]:
+            form = Form(container, width, False, axes)
+            table = form.read(raw)
+            again = (widened(x, width).reshape(part.shape) for x, part in zip((table.real, table.imag), parts))
+            if table.shape[1] == dim // 2 and all(map(torch.equal, again, (part.double() for part in parts))):
                 # At position 0 the sines are 0.
-                sin_first = container != "complex" and bool(cos[0].abs().sum() < sin[0].abs().sum())
-                table = torch.complex(sin, cos) if sin_first else torch.complex(cos, sin)
-                return Reading(table, Form(container, width, sin_first, axes))
+                if container != COMPLEX and table[0].real.abs().sum() < table[0].imag.abs().sum():
+                    form = form._replace(sin_first=True)
+                return Reading(form.read(raw), form)
     return None
 
 
 def parts_of(raw: Any) -> list[tuple[str, Sequence[Any]]]:
     """The containers that ``raw`` may be, with its cosines and sines, in either order."""
     if isinstance(raw, tuple | list):
-        return [("tuple", raw)]
+        return [(TUPLE, raw)]
     if not isinstance(raw, Tensor):
         return []
     if raw.is_complex():
-        return [("complex", (raw.real, raw.imag))]
-    return [("last", raw.unbind(-1)), ("stack", raw.unbind(0))] if raw.ndim > 2 else []
+        return [(COMPLEX, (raw.real, raw.imag))]
+    return [(LAST, raw.unbind(-1)), (STACK, raw.unbind(0))] if raw.ndim > 2 else []
 
 
 def widened(x: Tensor, width: str) -> Tensor:
-    """Repeat each number twice, (…, D/2) -> (…, D), or return x for the width ``single``."""
-    return {"single": x, "halves": torch.cat((x, x), -1), "neighbours": x.repeat_interleave(2, -1)}[width]
+    """Repeat each number twice, (…, D/2) -> (…, D), or return x for SINGLE."""
+    return {SINGLE: x, HALVES: torch.cat((x, x), -1), NEIGHBOURS: x.repeat_interleave(2, -1)}[width]
 
 
 def narrowed(x: Tensor, width: str) -> Tensor:
     """The reverse of ``widened``."""
-    return {"single": x, "halves": x[..., : x.shape[-1] // 2], "neighbours": x[..., ::2]}[width]
+    return {SINGLE: x, HALVES: x[..., : x.shape[-1] // 2], NEIGHBOURS: x[..., ::2]}[width]
+
+
+def transposed(x: Tensor) -> Tensor:
+    return x.transpose(-1, -2)
 
 
 def angles(dim: int, end: int, theta: float) -> Tensor:

@@ -13,11 +13,10 @@ from typing import Any
 
 import torch
 
-from .calls import FUNCTIONS
 from .forms import Conventions
-from .judge import TOGETHER, counterparts, judge
+from .judge import counterparts, judge
 from .reader import Reader
-from .verdict import Verdict
+from .verdict import LOADED, Verdict
 
 SPARE_BYTES = 4 << 30  # address space for the reader's code, in addition to that of Python and torch
 LINES_SHOWN = 5  # of what a function prints
@@ -32,39 +31,32 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     verdicts: list[Verdict] = []
     good: list[Path] = []  # the files that end in time
     defined: list[str] = []
-    misspelt: dict[str, str] = {}
     for path in files:
         answer, problem, printed = run(survey, ([*good, path],), seconds)
         if answer is None:
-            verdicts.append(Verdict(str(path), "unloaded", f"{path}: {problem}", printed=printed))
-            continue
-        good.append(path)
-        problem, defined, misspelt = answer
+            problem = f"{path}: {problem}"
+        else:
+            good.append(path)
+            problem, defined = answer
         if problem or printed:
-            verdicts.append(Verdict(str(path), "unloaded" if problem else "loaded", problem, printed=printed))
-    is_loaded = all(verdict.outcome == "loaded" for verdict in verdicts)
-    verdicts += [Verdict(function, "missing", message) for function, message in misspelt.items()]
+            verdicts.append(Verdict(str(path), "unloaded" if problem else LOADED, problem, printed=printed))
     conventions = Conventions()
     for function in defined:
         answer, problem, printed = run(judge_one, (good, function, conventions), seconds)
         verdict, conventions = answer or (Verdict(function, "stopped", problem), conventions)
         verdict.printed = printed
         verdicts.append(verdict)
-    if is_loaded and not misspelt and len(defined) > 1 and conventions.right == set(defined):
-        answer, problem, _ = run(judge_one, (good, TOGETHER, conventions), seconds)
-        verdicts.append(answer[0] if answer else Verdict(TOGETHER, "stopped", problem))
-    order = [*map(str, files), *FUNCTIONS, TOGETHER]
-    return sorted(verdicts, key=lambda verdict: order.index(verdict.function))
+    return verdicts
 
 
 # What a process does. Each returns what can be pickled.
 
 
-def survey(files: list[Path]) -> tuple[str, list[str], dict[str, str]]:
-    """The problem of the last file, the functions that all files define, and messages on those that are misspelt."""
+def survey(files: list[Path]) -> tuple[str, list[str]]:
+    """The problem of the last file, and the functions that all files define."""
     reader = load(files[:-1])
     reader.load(files[-1])
-    return reader.problems.get(files[-1], ""), list(reader.functions()), reader.misspelt()
+    return reader.problems.get(files[-1], ""), list(reader.functions())
 
 
 def judge_one(files: list[Path], function: str, conventions: Conventions) -> tuple[Verdict, Conventions]:

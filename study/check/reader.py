@@ -2,7 +2,6 @@
 
 import ast
 import builtins
-import difflib
 import types
 from collections.abc import Callable, Collection
 from pathlib import Path
@@ -10,9 +9,8 @@ from typing import Any
 
 import torch
 
-from .calls import FUNCTIONS, describe
-
-SIMILAR = 0.8  # similarity of two names from which one is probably a misspelling of the other
+from .calls import describe
+from .verdict import FUNCTIONS
 
 
 class Reader:
@@ -70,20 +68,6 @@ class Reader:
                 if callable(value) and not is_ours and (name not in found or home == path.stem):
                     found[name] = value, path
         return found
-
-    def misspelt(self) -> dict[str, str]:
-        """A message for each missing function about the one that has the most similar name."""
-        others = {
-            name: path
-            for path, module in self.modules.items()
-            for name, value in vars(module).items()
-            if callable(value) and getattr(value, "__module__", "") == path.stem and not name.startswith("_")
-        }
-        messages = {}
-        for function in set(FUNCTIONS) - set(self.functions()):
-            for name in difflib.get_close_matches(function, others.keys() - set(FUNCTIONS), 1, SIMILAR):
-                messages[function] = f"{others[name]} defines {name}; rename it if it is meant to be {function}"
-        return messages
 
     def replace(self, standins: dict[str, Callable[..., Any]], kept: Collection[str]) -> None:
         """Replace the reader's functions, except ``kept``, under every name that refers to them."""

@@ -7,11 +7,9 @@ import torch
 from torch import Tensor
 
 from .calls import Caller, Raised, kind
-from .faults import FAULTS, Fault
-from .forms import FORMS, Conventions, close
+from .forms import COMPLEX, FORMS, LAST, Conventions, close
 from .verdict import Finding
 
-ARGUMENTS = ("freqs_cis", "x")
 EQUAL = (3, 3, 3, 3)  # B, T, H, D/2: equal, so that a table along another axis raises no error
 OTHER_SIZES = (2, 5, 4, 6)
 
@@ -28,18 +26,17 @@ def arguments(conventions: Conventions, sizes: tuple[int, ...]) -> list[tuple[An
     batch, tokens, heads, pairs = sizes
     rows, columns = torch.meshgrid(torch.arange(1.0, tokens + 1), torch.arange(1.0, pairs + 1), indexing="ij")
     cells = 10 * rows + columns  # a number says its row and column
-    known = conventions.table and conventions.table.container != "last"
+    known = conventions.table and conventions.table.container != LAST
     tables: list[Any] = []
     for form in [conventions.table] if conventions.table and known else FORMS[:-1]:
         table = form.write(torch.complex(cells, cells + 50).to(torch.complex128))
-        tables += [table] if form.container == "complex" else [table[0], tuple(table)]
+        tables += [table] if form.container == COMPLEX else [table[0], tuple(table)]
     firsts = [table[0] if isinstance(table, tuple) else table for table in tables]
     xs = [torch.full((batch, tokens, heads, part.shape[-1]), 0.7, dtype=part.dtype) for part in firsts]
     return list(zip(tables, xs))
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    yield from call.order_finding("reshape_for_broadcast")
     wrong: list[Finding | Raised] = []
     for number, (table, x) in enumerate(arguments(conventions, EQUAL)):
         value = call.attempt(table, x)
@@ -61,14 +58,14 @@ def reshape_finding(value: Any, table: Any, x: Tensor) -> Finding | None:
         parts, found = list(table), list(value) if isinstance(value, tuple | list | Tensor) else []
     sentence, expected = f"For x of {tuple(x.shape)}, the shape of the table", f"(1, {x.shape[1]}, 1, {x.shape[3]})"
     if len(found) != len(parts) or not all(map(torch.is_tensor, found)):
-        return Finding(sentence, kind(value), expected, FAULTS["NOT_RETURNED"] if value is None else None)
+        return Finding(sentence, kind(value), expected, "NOT_RETURNED" if value is None else "")
     for each, part in zip(found, parts):
         rows = part.reshape(x.shape[1], x.shape[3]).to(torch.complex128)
         right = rows[None, :, None].expand(x.shape)
         try:
             spread = each.expand(x.shape).to(torch.complex128)
         except RuntimeError:
-            return Finding(sentence, kind(each), expected, FAULTS["BROADCAST_AXES"])
+            return Finding(sentence, kind(each), expected, "BROADCAST_AXES")
         if not close(spread, right):
             place = tuple(((spread - right).abs() > 0.5).nonzero()[0].tolist())
             sentence = "The number of the table for row {} of the batch, token {}, head {}, pair {}".format(*place)
@@ -77,23 +74,23 @@ def reshape_finding(value: Any, table: Any, x: Tensor) -> Finding | None:
     return None
 
 
-def number_fault(spread: Tensor, rows: Tensor, x: Tensor) -> Fault | None:
+def number_fault(spread: Tensor, rows: Tensor, x: Tensor) -> str:
     """The fault of a table that meets the numbers of x as ``spread``, (B, T, H, D/2), and has these rows, (T, D/2)."""
     right = rows[None, :, None]
     named = [
-        (x, FAULTS["X_RETURNED"]),
-        (x * right, FAULTS["X_RETURNED"]),
-        (right.conj(), FAULTS["SIGN"]),
-        (right.real, FAULTS["REAL"]),
-        (rows, FAULTS["HEADS"]),
-        (rows[:, None, None], FAULTS["BATCH"]),
-        (right.flip(1), FAULTS["ROW_ORDER"]),
-        (right.roll(1, 1), FAULTS["ROW_SHIFTED"]),
-        (right.roll(-1, 1), FAULTS["ROW_SHIFTED"]),
-        *((row, FAULTS["ONE_ROW"]) for row in rows),
+        (x, "X_RETURNED"),
+        (x * right, "X_RETURNED"),
+        (right.conj(), "SIGN"),
+        (right.real, "REAL"),
+        (rows, "HEADS"),
+        (rows[:, None, None], "BATCH"),
+        (right.flip(1), "ROW_ORDER"),
+        (right.roll(1, 1), "ROW_SHIFTED"),
+        (right.roll(-1, 1), "ROW_SHIFTED"),
+        *((row, "ONE_ROW") for row in rows),
     ]
     is_known = torch.isin(spread.real.round(), rows.real).all()
-    other = FAULTS["BROADCAST_AXES"] if is_known else None
+    other = "BROADCAST_AXES" if is_known else ""
     return next((fault for numbers, fault in named if close(spread, numbers.expand(x.shape) + 0j)), other)
 
 
@@ -103,7 +100,6 @@ def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
     if found:
         yield found
         return
-    yield from call.overwritten_finding()
     parts = table if isinstance(table, tuple) else (table,)
     if parts[0].ndim > 2:
         return  # it is already reshaped
@@ -113,5 +109,5 @@ def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
         name = type(value.error).__name__ if isinstance(value, Raised) else "nothing"
         if not isinstance(value, Raised) or not isinstance(value.error, ValueError):
             sentence = f"A table of {tuple(changed[0].shape)} does not fit x of {tuple(x.shape)}; the exception raised"
-            yield Finding(sentence, name, "ValueError", FAULTS["SHAPE_UNCHECKED"])
+            yield Finding(sentence, name, "ValueError", "SHAPE_UNCHECKED")
             return

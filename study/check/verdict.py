@@ -1,16 +1,30 @@
-"""Findings, which are measurements that differ from the expected ones, and the verdict on one function."""
+"""Findings, which are measurements that differ from the expected ones, and the verdict on one function.
+
+A mistake that has a name is one of faults.toml, and is written as its key there, ``SIGN``, or as ``SIGN, in q only``.
+"""
 
 import textwrap
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from .faults import Fault
-
-WIDTH = 100
-GOOD = ("right", "half-split")
+# The functions to judge, and the steps of docs/rope.md about them.
+FUNCTIONS = {
+    "precompute_freqs_cis": 4,
+    "reshape_for_broadcast": 6,
+    "apply_rotary_emb": 5,
+    "causal_mask": 8,
+    "KVCache": 8,
+    "attention": 7,
+}
+FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
+RIGHT, UNWRITTEN, LOADED = "right", "not written yet", "loaded"
+HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
+GOOD = (RIGHT, HALF_SPLIT, UNWRITTEN, LOADED)
 
 
 class Finding(NamedTuple):
@@ -19,19 +33,15 @@ class Finding(NamedTuple):
     measured: str
     yours: str
     expected: str
-    fault: Fault | None = None
+    fault: str = ""
 
     def only_in(self, tensor: str) -> "Finding":
-        return self._replace(fault=self.fault and self.fault.only_in(tensor))
-
-
-def numbers(x: Tensor, digits: int = 4) -> str:
-    return ", ".join(f"{float(value) + 0.0:.{digits}g}" for value in x)
+        return self._replace(fault=self.fault and f"{self.fault}, in {tensor} only")
 
 
 @dataclass
 class Verdict:
-    """The outcome for one function: right, half-split, wrong, raised (an exception), stopped, unwritten or missing.
+    """The outcome for one function: one of the texts above, or wrong, raised (an exception) or stopped.
 
     ``stopped`` is a function that took too long or ended the process. The outcome for a file is unloaded if a statement
     of it failed, and loaded if it printed something.
@@ -39,39 +49,51 @@ class Verdict:
 
     function: str
     outcome: str
-    problem: str = ""  # why it raised, stopped, is missing or was not loaded
+    problem: str = ""  # why it raised, stopped, or was not loaded
     findings: list[Finding] = field(default_factory=list)
-    step: int = 0  # of docs/rope.md, about the function
-    remarks: list[str] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)  # the last lines that the function printed
 
     @property
-    def faults(self) -> list[Fault]:
+    def faults(self) -> list[str]:
         return list(dict.fromkeys(finding.fault for finding in self.findings if finding.fault))
 
     def lines(self, hint_only: bool) -> Iterator[str]:
-        yield self.problem if self.outcome == "unloaded" else f"{self.function}: {self._head(hint_only)}"
+        head = f"{self.function}: {self.outcome}"
+        if self.faults and not hint_only:
+            head += f": {', and '.join(map(name_of, self.faults))}"
+        elif self.problem and not self.findings:
+            head += f": {self.problem}"
+        yield self.problem if self.outcome == "unloaded" else head
         for number, finding in enumerate(self.findings):
             yield from wrapped(f"{finding.measured}:")
             yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
-            is_last = finding.fault not in [later.fault for later in self.findings[number + 1 :]]
-            if finding.fault and is_last and not hint_only:
-                yield from wrapped(f"{finding.fault.why} See docs/rope.md, step {finding.fault.step}.")
-        if self.findings and not self.faults and not hint_only:
-            yield from wrapped(f"This mistake has no name. See docs/rope.md, step {self.step}.")
+            if not hint_only and finding.fault not in [later.fault for later in self.findings[number + 1 :]]:
+                yield from wrapped(explanation(finding.fault, self.function))
         if self.findings and self.problem:
             yield from wrapped(f"It also raises an exception: {self.problem}")
-        yield from (line for remark in self.remarks for line in wrapped(remark))
         yield from (f"  | {line}" for line in self.printed)
 
-    def _head(self, hint_only: bool) -> str:
-        if self.faults and not hint_only:
-            return f"wrong: {', and '.join(fault.name for fault in self.faults)}"
-        if self.outcome in ("raised", "stopped", "missing"):
-            return f"{self.outcome}: {self.problem}"
-        half_split = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
-        return {"half-split": half_split, "unwritten": "not written yet"}.get(self.outcome, self.outcome)
+
+def name_of(fault: str) -> str:
+    key, comma, where = fault.partition(",")
+    return f"{FAULTS[key]['name']}{comma}{where}"
+
+
+def explanation(fault: str, function: str) -> str:
+    key = fault.partition(",")[0]
+    why = FAULTS[key]["why"] if key else "This mistake has no name."
+    step = FAULTS[key]["step"] if key else FUNCTIONS[function]
+    return f"{why} See docs/rope.md, step {step}."
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
+
+
+def in_common(rules: Iterable[tuple[str, Callable[..., bool]]], cases: Sequence[tuple[Any, ...]]) -> str:
+    """The fault of the first rule that holds for all cases; empty if there is none."""
+    return next((fault for fault, rule in rules if cases and all(rule(*case) for case in cases)), "")
+
+
+def numbers(x: Tensor) -> str:
+    return ", ".join(f"{float(value) + 0.0:.4g}" for value in x)
