@@ -38,7 +38,7 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         float32, prompt of 512, 32/4 of 64                10/13      16/18      28/20
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
-(2) Zen 4: in parts instead of slices, in a quiet hour. With parts the 15M network takes 1.81 ms for a token instead of 2.06.
+(2) Zen 4: in parts instead of slices, in a quiet hour. In parts, a token of the 15M network takes 1.81 ms, else 2.06.
 
 Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
 
