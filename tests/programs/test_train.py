@@ -397,27 +397,18 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
     assert err.count("validation     ") == 1
 
 
-def script(*argv: str, **options) -> subprocess.Popen:
-    """Start train.py as a process. Arguments are UTF-8, independent of the locale."""
-    command = [sys.executable, str(ROOT / "train.py"), *(word.encode() for word in argv)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
-    )
+def script(*argv: str) -> subprocess.Popen:
+    """Start train.py as a process."""
+    command = [sys.executable, ROOT / "train.py", *argv]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-def test_the_run_goes_on_if_a_sample_cannot_be_encoded_or_nobody_reads_the_output():
-    Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
-    argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
-    narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
-    out, err = narrow.communicate(timeout=300)
-    assert narrow.returncode == 0, err
-    assert out.count("--- sample at step") == 4
-    assert "?" in out
-    unread = script(*argv, "--out_dir", "unread")
+def test_the_run_goes_on_if_nobody_reads_the_output():
+    unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
     unread.stdout.close()
     unread.stderr.close()
     assert unread.wait(100) == 0
-    assert [steps(name) for name in ("narrow", "unread")] == [[1, 2, 3, 4]] * 2
+    assert steps("out") == [1, 2, 3, 4]
 
 
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):

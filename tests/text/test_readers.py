@@ -21,7 +21,7 @@ def refusal(path):
 def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, ending):
     write = gzip.compress if ending.endswith("gz") else bytes
     file = tmp_path / f"a{ending}"
-    for position in (0, 5, (1 << 20) + 3, 3_000_000):
+    for position in (0, 5, (2 << 20) + 3):
         raw = b"x" * position
         file.write_bytes(write(raw + b"\xe9t\xe9"))
         assert f"byte {position} is 0xe9; if it is text, convert it with iconv" in refusal(file)
