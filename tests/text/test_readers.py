@@ -38,15 +38,6 @@ def test_a_damaged_gzip_file_is_refused(tmp_path):
         assert "a.txt.gz is not a complete gzip file" in refusal(tmp_path / "a.txt.gz")
 
 
-@pytest.mark.parametrize("separator", ["<|end|>", None])
-def test_documents_do_not_depend_on_the_blocks_read(separator):
-    text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 900 + "<|end|>four<|end"
-    expected = [part for part in text.split("<|end|>") if part] if separator else [text]
-    for size in (1, 3, 7, 1000, len(text)):
-        blocks = [text[i : i + size] for i in range(0, len(text), size)]
-        assert join_chunks(split_documents(blocks, separator, size=64)) == expected
-
-
 @pytest.mark.parametrize("separator", ["<|endoftext|>", None])
 @pytest.mark.parametrize("padding", range(0, 60, 7))
 def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch, padding, separator):
@@ -66,14 +57,6 @@ def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch, padding, 
     assert consumed < 60
     expected = [first[1:].rstrip(), second, "four"] if separator else [text]
     assert join_chunks([beginning, *chunks]) == expected
-
-
-@pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])
-def test_the_chunks_of_a_text_are_bounded_and_join_to_the_text(text):
-    for size in (1, 2, 10, 100):
-        chunks = list(split_text(text, size))
-        assert "".join(chunks) == text
-        assert all(0 < len(chunk) <= size for chunk in chunks)
 
 
 def test_a_text_is_cut_between_words_and_a_run_of_spaces_is_not_cut():
