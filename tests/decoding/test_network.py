@@ -122,14 +122,14 @@ def test_a_context_that_becomes_full_does_not_recompile(small_model, files, monk
     assert files() == (2 if by_layer else 1)
 
 
-def test_the_batch_size_does_not_recompile_but_padding_does(small_model, files):
+def test_a_single_row_several_rows_and_padding_have_code_of_their_own(small_model, files):
     model = small_model(n_layers=1)
-    for prompts in ([[1, 2]] * 3, [[5, 6, 7]] * 5):
-        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
-    assert files() == 1, "the batch size is symbolic"
-    for prompts in (PROMPTS, PROMPTS[1:]):
-        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
-    assert files() == 2
+    network = for_decoding(model, compile=True)
+    forms = [[[1, 2]]], [[[1, 2]] * 3, [[5, 6, 7]] * 5], [PROMPTS, PROMPTS[1:]]
+    for number, batches in enumerate(forms, 1):
+        for prompts in batches:
+            assert list(generate(network, prompts, 9)) == list(generate(model, prompts, 9))
+            assert files() == number, "the batch size is symbolic if it is not 1"
 
 
 def test_compiled_code_uses_the_current_weights(small_model, files):

@@ -146,7 +146,7 @@ def test_minutes_end_a_run_and_the_learning_rate_follows_the_clock(tmp_path):
 
 
 def test_a_resumed_run_has_only_the_remaining_minutes(tmp_path):
-    ticks = count(0.0, 1.0)
+    ticks = count(1000.0, 1.0)  # a clock does not begin at 0
     stop_at(trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks)), 10)
     resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
     used = resumed.progress.wall_seconds
