@@ -15,7 +15,7 @@ demo: .venv/run
 	$(BIN)/python -m study page --out runs/page.html
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Property tests with new random inputs each time, for hours; stop with Ctrl-C
 fuzz: .venv/test

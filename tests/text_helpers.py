@@ -1,13 +1,32 @@
-"""Read documents, and make a tokenizer like Llama 2's, for tests of text."""
+"""Read documents, and train tokenizers as other projects do."""
 
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-import sentencepiece
+import pytest
+from sentencepiece import SentencePieceTrainer
 
 from model.text.readers import Chunk
 from model.text.sources import open_documents
-from model.text.tokenizer import SentencePieceTokenizer
+
+# Of Llama 2's tokenizer, which is lossless: bytes for unknown characters, and a space that is put before every text
+LLAMA2_SETTINGS = {
+    "model_type": "bpe", "vocab_size": 330, "byte_fallback": True, "normalization_rule_name": "identity",
+    "remove_extra_whitespaces": False,
+}  # fmt: skip
+
+
+def byte_level_tokenizer(text: str, vocab_size: int) -> Any:
+    """A byte-level BPE of the library ``tokenizers``, as in GPT-2 and Llama 3, without special tokens."""
+    tokenizers = pytest.importorskip("tokenizers")
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator([text], trainer)
+    return tokenizer
 
 
 def join_chunks(chunks: Iterable[Chunk]) -> list[str]:
@@ -25,11 +44,14 @@ def read_documents(*specs: str | Path, **options) -> list[str]:
     return join_chunks(open_documents([str(spec) for spec in specs], **options))
 
 
-def llama2_tokenizer(folder: Path, text: str, vocab_size: int = 330) -> SentencePieceTokenizer:
-    """A model with Llama 2's settings: a space before the text, bytes for unknown characters."""
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=iter(text.splitlines()), model_prefix=str(folder / "llama2"), model_type="bpe",
-        vocab_size=vocab_size, byte_fallback=True, normalization_rule_name="identity", remove_extra_whitespaces=False,
-        hard_vocab_limit=False, minloglevel=2,
-    )  # fmt: skip
-    return SentencePieceTokenizer(folder / "llama2.model")
+def trained_by_sentencepiece(directory: Path, text: str, **options) -> Path:
+    """``directory/tokenizer.model``, with SentencePiece's defaults, such as a space that is put before every text."""
+    directory.mkdir(exist_ok=True)
+    SentencePieceTrainer.train(
+        sentence_iterator=iter(text.splitlines()),
+        model_prefix=str(directory / "tokenizer"),
+        hard_vocab_limit=False,
+        minloglevel=2,
+        **options,
+    )
+    return directory / "tokenizer.model"

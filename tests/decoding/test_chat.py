@@ -6,7 +6,7 @@ from functools import partial
 
 import pytest
 from damage import change_json
-from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
+from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat, user_message
 from model.text.hf_tokenizer import hugging_face_files
@@ -72,16 +72,9 @@ SYSTEM = {"role": "system", "content": " Answer in one line. "}
 
 def llama3_tokenizer(directory):
     """Like Llama 3's: byte-level BPE, and special tokens."""
-    tokenizers = pytest.importorskip("tokenizers")
-    from tokenizers import models, pre_tokenizers, trainers
-
     directory.mkdir()
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = byte_level_tokenizer(TEXT, 400)
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator([TEXT], trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet))
     tokenizer.add_special_tokens(names)
     tokenizer.add_tokens(["<think>", "</think>"])
     tokenizer.save(str(directory / "tokenizer.json"))
@@ -91,7 +84,7 @@ def llama3_tokenizer(directory):
 
 def llama_tokenizer(directory):
     """Like Llama 2's: a space is put before every text, both by tokenizer.model and by tokenizer.json."""
-    trained_by_sentencepiece(directory, TEXT, **LOSSLESS, vocab_size=330, character_coverage=1.0)
+    trained_by_sentencepiece(directory, TEXT, **LLAMA2_SETTINGS, character_coverage=1.0)
     assert SentencePieceTokenizer(directory / "tokenizer.model").adds_space
     files = hugging_face_files(directory / "tokenizer.model")
     for name, content in zip(("tokenizer.json", "tokenizer_config.json"), files):

@@ -221,13 +221,15 @@ def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
             yield command, shown
 
 
-@each_page
+@pytest.mark.parametrize(
+    "page", [*REPO.glob("*.md"), *REPO.glob("[bd]*/*.md")], ids=lambda page: str(page.relative_to(REPO))
+)
 def test_links_and_pictures_exist(page):
     text = page.read_text(encoding="utf-8")
-    for target, anchor in re.findall(r"\]\((?!https://)([^)#]*)#?([^)]*)\)", text):
+    for target, anchor in re.findall(r"\]\((?!https?://)([^)#\s]*)#?([^)]*)\)", text):
         file = page.parent / (target or page.name)
-        assert file.is_file(), target
-        assert file.suffix != ".png" or file.stat().st_size < 250_000
+        assert file.exists(), target
+        assert file.suffix != ".png" or file.stat().st_size < 350_000
         assert not anchor or anchor in headings(file), anchor
 
 

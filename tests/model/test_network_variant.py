@@ -1,13 +1,13 @@
 """The custom network in docs/library.md, given with --network: the scripts train, resume and generate with it."""
 
+import importlib
 import json
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 import torch
+from script_helpers import run_in_process
 
 from model import ModelArgs
 
@@ -24,31 +24,32 @@ def library_example() -> str:
     return example
 
 
-def test_the_scripts_train_resume_and_generate_with_it(tmp_path):
+def test_the_scripts_train_resume_and_generate_with_it(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "sliding.py").write_text(library_example(), encoding="utf-8")
     (tmp_path / "text.txt").write_text("".join(f"{n} and {n} are {n + n}.\n" for n in range(300)), encoding="utf-8")
 
-    def script(name: str, *argv: str, code: int = 0) -> subprocess.CompletedProcess:
-        environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache")}
-        command = [sys.executable, str(ROOT / name), *argv]
-        ended = subprocess.run(
-            command, cwd=tmp_path, env=environment, capture_output=True, text=True, encoding="utf-8", check=False
-        )
-        assert ended.returncode == code, ended.stderr
-        return ended
+    def script(name: str, *argv: str, code: int = 0) -> tuple[str, str]:
+        """Run a script that has not imported the module yet; returns its stdout and stderr."""
+        sys.modules.pop("sliding", None)
+        assert run_in_process(importlib.import_module(name).main, f"{name}.py", *argv) == code
+        return capsys.readouterr()
 
-    trained = script("train.py", "--data", "text.txt", "--network", NAME, "--out_dir", "out", *SETTINGS)
-    assert f"python generate.py out --network {NAME}" in trained.stderr
+    _, err = script("train", "--data", "text.txt", "--network", NAME, "--out_dir", "out", *SETTINGS)
+    assert f"python generate.py out --network {NAME}" in err
     config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
     assert config["architectures"] == ["SlidingTransformer"]
-    script("train.py", "--resume", "--out_dir", "out", "--max_steps", "3")
+    script("train", "--resume", "--out_dir", "out", "--max_steps", "3")
     lines = (tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     argv = ["out", "--prompt", "1 and", "--max_new_tokens", "8", "--temperature", "0"]
-    assert script("generate.py", *argv, "--network", NAME).stdout.startswith("1 and")
-    refused = script("generate.py", *argv, code=2)
-    assert refused.stdout == ""
-    assert NAME in refused.stderr
+    assert script("generate", *argv, "--network", NAME)[0].startswith("1 and")
+    out, err = script("generate", *argv, code=2)
+    assert out == ""
+    assert NAME in err
+    assert "sliding" not in sys.modules, "opening a variant imports nothing"
 
 
 @torch.no_grad()

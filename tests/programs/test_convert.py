@@ -1,4 +1,4 @@
-"""convert.py as a user runs it, mostly in this process, because starting a process is slow."""
+"""convert.py as a user runs it, but in this process, because starting a process is slow."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import ROOT, run_in_process, run_python, save_run
+from script_helpers import run_in_process, save_run
 
 import convert
 from model import generate
@@ -172,12 +172,6 @@ def test_if_the_disk_is_too_full_for_the_weights_nothing_is_left(source, run, fl
     assert code == 2
     assert re.fullmatch(r"convert.py: error: .*: .*File too large.*", err.splitlines()[-1])
     assert sorted(Path().rglob("*")) == before
-
-
-def test_the_script_runs_as_a_process(source):
-    ended = run_python(ROOT / "convert.py", "run", "x.bin", "--to", "llama2c", cwd=Path.cwd())
-    assert ended.returncode == 0, ended.stderr
-    assert load_args("x.bin").vocab_size == 290
 
 
 def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):

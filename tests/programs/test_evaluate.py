@@ -5,6 +5,7 @@ import re
 import pytest
 import torch
 from script_helpers import run_in_process, save_run
+from text_helpers import byte_level_tokenizer
 
 import evaluate
 from model.decoding.scoring import encoded_documents, predicted_bytes, score_documents, windows
@@ -125,12 +126,8 @@ def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, si
 def test_a_document_that_begins_within_a_character_is_scored_by_its_bytes(run_dir, run, tmp_path):
     """With a byte-level tokenizer that adds no BOS."""
     tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
-    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
+    tokenizer = byte_level_tokenizer(TEXT, 299)
     tokenizer.post_processor = tokenizers.processors.ByteLevel()
-    alphabet = tokenizers.pre_tokenizers.ByteLevel.alphabet()
-    tokenizer.train_from_iterator([TEXT], tokenizers.trainers.BpeTrainer(vocab_size=299, initial_alphabet=alphabet))
     tokenizer.add_special_tokens(["<eot>"])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<eot>"}', encoding="utf-8")

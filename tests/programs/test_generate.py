@@ -14,7 +14,7 @@ import torch
 from script_helpers import ROOT, run_in_process, save_run
 
 import generate as script
-from model import Transformer, generate
+from model import generate
 from model.weights import load_model, load_tokenizer, save_model
 
 CONTEXT = 96
@@ -156,18 +156,6 @@ def test_greedy_text_depends_neither_on_the_batch_size_nor_on_stop_strings_after
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == together[0]["text"].partition(stop)[0]
-
-
-class Reversed(Transformer):
-    """A variant that negates every logit."""
-
-    def logits(self, h):
-        return -super().logits(h)
-
-
-def test_network_selects_a_subclass_of_transformer(samples):
-    arguments = ["--prompt", "The", "--temperature", 0, "--max_new_tokens", 5]
-    assert samples(*arguments, "--network", f"{__name__}:Reversed") != samples(*arguments)
 
 
 @pytest.mark.usefixtures("each_processor")

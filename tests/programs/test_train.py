@@ -182,37 +182,24 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
         ("missing.toml", "missing.toml does not exist"),
         ("small.toml empty", "empty is empty, or neither a file nor a directory"),
         ("small.toml one_line", "tokens long, a context of 16 needs 17"),
-        ("small.toml junk", "junk"),
         ("small.toml latin", "latin"),
         ("small.toml --data nowhere/", "nowhere/ does not exist"),
-        ("small.toml text.txt --dim wide", "dim is 'wide': give a whole number"),
         ("small.toml text.txt --dmi 64", "--dim"),
         ("small.toml text.txt --dim 100 --n_heads 3", "dim is 100, not a multiple of n_heads 3"),
-        ("small.toml text.txt --batch_size 0", "batch_size is 0: give a whole number of at least 1"),
-        ("small.toml text.txt --optimizer sgd", "optimizer is 'sgd': give one of muon, adamw"),
         ("small.toml text.txt --tokenizer bpe --vocab_size 100000", "vocab_size 100000 is too large"),
-        ("small.toml text.txt --tokenizer bpe --vocab_size 200", "vocab_size 200 is too small"),
-        ("small.toml text.txt --tokenizer no.model", "no.model does not exist"),
         ("small.toml text.txt --tokenizer text.txt", "text.txt"),
         ("small.toml text.txt --max_seq_len 100000", "a context of 100000 needs 100001"),
         (f"small.toml text.txt --dim {2**20}", "this run needs about"),
         (f"small.toml text.txt --batch_size {10**8}", "lower micro_batch_size, batch_size or max_seq_len"),
         (f"small.toml text.txt --n_layers {10**9}", "lower dim, n_layers or vocab_size"),
-        ("small.toml text.txt --val_fraction 0", "val_fraction is 0.0"),
-        ("small.toml text.txt --device cuda:77", "device is 'cuda:77'"),
-        ("small.toml text.txt --out_dir text.txt", "out_dir is text.txt, but text.txt is no directory"),
-        ("small.toml text.txt --sample_prompt '1 and 1 are 2. 2 and 2'", "sample_prompt is 23 tokens long"),
         ("small.toml text.txt --init_from nowhere", "nowhere does not exist"),
-        ("--resume --out_dir nowhere", "nowhere holds no run"),
-        ("--resume", "there is no run in runs"),
         ("--resume --plan", "--plan is for a new run: leave --resume out"),
         ("bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
-        ("worse.toml text.txt", "worse.toml: "),
     ],
 )
 def test_the_error_for_a_mistake_is_one_line_that_names_it(capsys, command, message):
-    contents = {"empty": b"", "one_line": b"To be, or not.\n", "junk": bytes(range(256)) * 40}
-    contents |= {"latin": "Grüße ".encode("latin-1") * 100, "bad.toml": b"batchsize = 3\n", "worse.toml": b"dim = \n"}
+    contents = {"empty": b"", "one_line": b"To be, or not.\n"}
+    contents |= {"latin": "Grüße ".encode("latin-1") * 100, "bad.toml": b"batchsize = 3\n"}
     for name, content in contents.items():
         Path(name).write_bytes(content)
     Path("run").mkdir()
@@ -321,14 +308,6 @@ def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_re
     assert not Path("out").exists()
 
 
-@pytest.mark.parametrize("damage", ["truncate", "foreign"])
-def test_a_damaged_state_is_refused(capsys, damage):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    state = Path("out/training_state.safetensors")
-    state.write_bytes(state.read_bytes()[:-5] if damage == "truncate" else Path("out/model.safetensors").read_bytes())
-    assert str(state) in error_of(capsys, "--resume", "--out_dir", "out")
-
-
 def test_a_second_trainer_is_refused(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     with locked(Path("out")):
@@ -397,27 +376,18 @@ def test_two_processes_make_one_run(capfd, monkeypatch):
     assert err.count("validation     ") == 1
 
 
-def script(*argv: str, **options) -> subprocess.Popen:
-    """Start train.py as a process. Arguments are UTF-8, independent of the locale."""
-    command = [sys.executable, str(ROOT / "train.py"), *(word.encode() for word in argv)]
-    return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options, encoding="utf-8"
-    )
+def script(*argv: str) -> subprocess.Popen:
+    """Start train.py as a process."""
+    command = [sys.executable, ROOT / "train.py", *argv]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-def test_the_run_goes_on_if_a_sample_cannot_be_encoded_or_nobody_reads_the_output():
-    Path("boats.txt").write_text("🛶 rows ⛵\n" * 500, encoding="utf-8")
-    argv = ["small.toml", "--data", "boats.txt", "--sample_every", "1", "--sample_prompt", "🛶"]
-    narrow = script(*argv, "--out_dir", "narrow", env=os.environ | {"PYTHONIOENCODING": "cp1252"})
-    out, err = narrow.communicate(timeout=300)
-    assert narrow.returncode == 0, err
-    assert out.count("--- sample at step") == 4
-    assert "?" in out
-    unread = script(*argv, "--out_dir", "unread")
+def test_the_run_goes_on_if_nobody_reads_the_output():
+    unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
     unread.stdout.close()
     unread.stderr.close()
     assert unread.wait(100) == 0
-    assert [steps(name) for name in ("narrow", "unread")] == [[1, 2, 3, 4]] * 2
+    assert steps("out") == [1, 2, 3, 4]
 
 
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):

@@ -21,9 +21,7 @@ NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 # command, and what its error contains
 WRONG = [
     ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
-    ("generate.py run --temperature inf", "temperature is inf"),
     ("generate.py run --min_p 2 --seed -1", "min_p is 2.0: give a number from 0 to 1; seed is -1"),
-    ("generate.py run --max_new_tokens 0", "max_new_tokens is 0"),
     (
         "generate.py run --max_new_tokens 5000",
         f"the context of {CONTEXT} (max_seq_len): shorten it, lower",
@@ -34,7 +32,6 @@ WRONG = [
     ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --device abacus", "abacus"),
-    ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
     ("generate.py run --logprobs", "add --jsonl"),
     ("generate.py run --compile --no_cache", "compile needs the cache"),
     ("generate.py run --endless --no_cache", "endless needs the cache: leave out either endless or use_cache=False"),
@@ -57,7 +54,6 @@ WRONG = [
     ("evaluate.py run", "is not a run of train.py, or its config.toml cannot be read: name the text to score with"),
     ("evaluate.py run --tokenizer text.txt", "tokenizer cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --data empty.txt", "is empty"),
-    ("evaluate.py run --data text.txt --stride 0", "stride is 0: give a whole number of at least 1"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
     (f"evaluate.py run --data text.txt --batch_size {2**63}", f"batch_size is {2**63}: give a whole number"),
     ("evaluate.py run text.txt", "did you mean --data text.txt?"),

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 from script_helpers import run_python
-from text_helpers import llama2_tokenizer
+from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
 
 from model.text.dataset import Dataset, window_start
 from model.text.prepare import changed_since, prepare
@@ -52,7 +52,7 @@ def test_the_validation_text_is_the_end_of_the_tokens(tmp_path, tokenizer, fract
 @pytest.mark.parametrize("adds_space", [False, True])
 def test_tokenizing_in_chunks_gives_the_tokens_of_the_whole_text(tmp_path, tokenizer, adds_space):
     if adds_space:
-        tokenizer = llama2_tokenizer(tmp_path, ENGLISH)
+        tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path, ENGLISH, **LLAMA2_SETTINGS))
         assert tokenizer.adds_space
     text = ENGLISH.replace("日本", "x") * 1000
     data = prepared(tmp_path, tokenizer, text)

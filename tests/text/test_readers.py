@@ -21,7 +21,7 @@ def refusal(path):
 def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, ending):
     write = gzip.compress if ending.endswith("gz") else bytes
     file = tmp_path / f"a{ending}"
-    for position in (0, 5, (1 << 20) + 3, 3_000_000):
+    for position in (0, 5, (2 << 20) + 3):
         raw = b"x" * position
         file.write_bytes(write(raw + b"\xe9t\xe9"))
         assert f"byte {position} is 0xe9; if it is text, convert it with iconv" in refusal(file)
@@ -36,15 +36,6 @@ def test_a_damaged_gzip_file_is_refused(tmp_path):
     for content in (complete[:-9], b"no gzip at all", complete[:500] + b"\0\0\0\0" + complete[504:]):
         (tmp_path / "a.txt.gz").write_bytes(content)
         assert "a.txt.gz is not a complete gzip file" in refusal(tmp_path / "a.txt.gz")
-
-
-@pytest.mark.parametrize("separator", ["<|end|>", None])
-def test_documents_do_not_depend_on_the_blocks_read(separator):
-    text = "<|end|>one<|end|><|end|>two <| end|>\n" + "three " * 900 + "<|end|>four<|end"
-    expected = [part for part in text.split("<|end|>") if part] if separator else [text]
-    for size in (1, 3, 7, 1000, len(text)):
-        blocks = [text[i : i + size] for i in range(0, len(text), size)]
-        assert join_chunks(split_documents(blocks, separator, size=64)) == expected
 
 
 @pytest.mark.parametrize("separator", ["<|endoftext|>", None])
@@ -66,14 +57,6 @@ def test_of_a_long_document_only_a_part_is_held_in_memory(monkeypatch, padding, 
     assert consumed < 60
     expected = [first[1:].rstrip(), second, "four"] if separator else [text]
     assert join_chunks([beginning, *chunks]) == expected
-
-
-@pytest.mark.parametrize("text", ["", "x", "a b " * 999, "  " * 999, "x" * 999, "日本語 " * 300, "\n \n" * 500])
-def test_the_chunks_of_a_text_are_bounded_and_join_to_the_text(text):
-    for size in (1, 2, 10, 100):
-        chunks = list(split_text(text, size))
-        assert "".join(chunks) == text
-        assert all(0 < len(chunk) <= size for chunk in chunks)
 
 
 def test_a_text_is_cut_between_words_and_a_run_of_spaces_is_not_cut():

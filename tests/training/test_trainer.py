@@ -41,7 +41,7 @@ def test_the_loss_starts_at_that_of_uniform_guessing_and_falls(tmp_path):
     assert run.progress.tokens == 80 * 8 * ARGS.max_seq_len
 
 
-@pytest.mark.parametrize(("optimizer", "steps"), [("muon", 200), ("adamw", 40)])
+@pytest.mark.parametrize(("optimizer", "steps"), [("muon", 70), ("adamw", 40)])
 def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer, steps):
     for name in ("uninterrupted", "resumed"):
         (tmp_path / name).mkdir()
@@ -146,7 +146,7 @@ def test_minutes_end_a_run_and_the_learning_rate_follows_the_clock(tmp_path):
 
 
 def test_a_resumed_run_has_only_the_remaining_minutes(tmp_path):
-    ticks = count(0.0, 1.0)
+    ticks = count(1000.0, 1.0)  # a clock does not begin at 0
     stop_at(trainer(tmp_path, max_steps=None, minutes=1, clock=lambda: next(ticks)), 10)
     resumed = trainer(tmp_path, resume=True, max_steps=None, minutes=1, clock=lambda: next(ticks))
     used = resumed.progress.wall_seconds

@@ -11,12 +11,9 @@ from model.weights.tensors import read_header
 ORIGINAL, LENGTH = 16, 60  # LENGTH is well past the trained length of the scalings
 SHAPES = {
     "gqa": {},
-    "mha": {"n_kv_heads": 6, "tie_embeddings": True},
     "ntk": {"rope_scaling": RopeScaling("ntk", 4.0)},
-    "llama3": {"rope_scaling": RopeScaling("llama3", 8.0, ORIGINAL)},
     "yarn": {"rope_scaling": RopeScaling("yarn", 4.0, ORIGINAL, high=8.0, attention_factor=0.8)},
-    "bias": {"qkv_bias": True},
-    "norm": {"qk_norm": True, "norm_eps": 3e-6},
+    "norm": {"qk_norm": True, "norm_eps": 3e-6, "tie_embeddings": True},
 }
 
 

@@ -53,20 +53,6 @@ def test_numbers_are_rounded_to_the_nearest_multiple_of_their_scale(group):
     assert torch.equal(requantized.weight, quantized.weight)
 
 
-@pytest.mark.parametrize("group", [None, 8])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("shape", [(1, 1, 24), (3, 1, 32), (2, 9, 24), (96,), (1, 1, 4128)])
-def test_a_layer_is_the_product_with_the_dequantized_matrix(group, dtype, shape):
-    quantized = quantize(torch.randn(37, shape[-1]), group)
-    layer = Int8Linear(quantized)
-    x = torch.randn(shape).to(dtype)
-    expected = x.float() @ quantized.dequantize(torch.float32).T
-    for forward in (layer, torch.compile(layer, backend="eager")):
-        found = forward(x)
-        assert (found.dtype, found.shape) == (dtype, expected.shape)
-        assert relative_error(found, expected) < 0.005
-
-
 def view(numbers, offset, stride=1):
     """The same numbers as a view that begins at an element of its storage, with gaps if the stride is above 1."""
     storage = torch.empty(offset + numbers.numel() * stride, dtype=numbers.dtype)

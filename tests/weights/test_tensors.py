@@ -10,20 +10,6 @@ from model.cli import files
 from model.weights import tensors
 
 
-def test_a_failed_write_keeps_the_old_file(tmp_path):
-    path = tmp_path / "a.txt"
-    files.write_text(path, "old")
-
-    def fail_halfway(temporary):
-        temporary.write_text("ne", encoding="utf-8")
-        raise RuntimeError("disk full")
-
-    with pytest.raises(RuntimeError):
-        files.write_atomically(path, fail_halfway)
-    assert path.read_text(encoding="utf-8") == "old"
-    assert os.listdir(tmp_path) == ["a.txt"]
-
-
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
     events = []
     fsync, replace = os.fsync, os.replace

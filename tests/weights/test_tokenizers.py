@@ -7,7 +7,7 @@ import struct
 
 import pytest
 from damage import change_json
-from tokenizer_helpers import LOSSLESS, trained_by_sentencepiece
+from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
 
 from model.decoding.chat import open_chat
 from model.text.llama2c_tokenizer import Llama2cTokenizer
@@ -71,7 +71,7 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
 
 
 def test_a_tokenizer_that_puts_a_space_before_the_text_keeps_it(transformers, tmp_path):
-    ours = load_tokenizer(trained_by_sentencepiece(tmp_path, TEXT, **LOSSLESS, vocab_size=330))
+    ours = load_tokenizer(trained_by_sentencepiece(tmp_path, TEXT, **LLAMA2_SETTINGS))
     save_tokenizer(ours, tmp_path / "run")
     (tmp_path / "run" / "config.json").write_text('{"model_type": "llama"}', encoding="utf-8")
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path / "run")

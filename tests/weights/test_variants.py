@@ -1,8 +1,7 @@
 """Subclasses of the network: saved under their name, and loaded with the same class only."""
 
 import math
-import os
-import subprocess
+import runpy
 import sys
 from pathlib import Path
 
@@ -15,8 +14,6 @@ import convert
 from model import KVCache, Transformer, generate
 from model.weights import find_network, load_args, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
-
-REPOSITORY = Path(__file__).parents[2]
 
 SLIDING = '''
 import torch
@@ -188,5 +185,5 @@ def test_a_class_in_a_script_is_named_after_the_file(here):
         "if __name__ == '__main__':\n    save_model(SlidingTransformer(ModelArgs(n_layers=1, vocab_size=9)), 'out')\n"
     )
     Path("mine.py").write_text(script, encoding="utf-8")
-    subprocess.run([sys.executable, "mine.py"], env=os.environ | {"PYTHONPATH": str(REPOSITORY)}, check=True)
+    runpy.run_path("mine.py", run_name="__main__")
     assert open_checkpoint("out").subclass_name == "mine:SlidingTransformer"
