@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -58,6 +58,7 @@ ATTENTION = {
 COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/network.py
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Run = Callable[[], object]
+Kernel = TypeVar("Kernel", bound=Callable[..., Tensor])
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
 
 
@@ -107,11 +108,11 @@ def multiply_all(product: Product, x: Tensor, weights: list[tuple[Tensor, ...]])
         product(x, *weight)
 
 
-def compile_all(products: dict[str, Product]) -> dict[str, Product]:
+def compile_all(candidates: dict[str, Kernel]) -> dict[str, Kernel]:
     torch._dynamo.reset()
     return {
-        name: torch.compile(product, options=COMPILE_OPTIONS, dynamic=False)  # type: ignore[call-overload]
-        for name, product in products.items()
+        name: torch.compile(kernel, options=COMPILE_OPTIONS, dynamic=False)  # type: ignore[call-overload]
+        for name, kernel in candidates.items()
     }
 
 
@@ -161,8 +162,9 @@ def time_int8_products(rounds: int, report: Report) -> None:
             report.products(f"{case}, compiled", compile_all(kernels.INT8), chosen, x, weights, rounds)
 
 
-def attention_runs(case: AttentionCase, dtype: torch.dtype) -> tuple[dict[str, Run], str]:
+def attention_runs(case: AttentionCase, dtype: torch.dtype, compiled: bool = False) -> tuple[dict[str, Run], str]:
     """A run of each kernel, in training with its backward pass, and the name of the chosen kernel."""
+    candidates = {name: kernel for name, kernel in kernels.ATTENTION.items() if compiled or name != "elementwise"}
     query_shape = (case.B, case.H, case.T, case.D)
     key_shape = (case.B, case.K, case.S, case.D)
     q, k, v = (torch.randn(shape).to(dtype) for shape in (query_shape, key_shape, key_shape))
@@ -174,15 +176,20 @@ def attention_runs(case: AttentionCase, dtype: torch.dtype) -> tuple[dict[str, R
         if case.training:
             torch.autograd.grad(out, tensors, grad)
 
-    runs: dict[str, Run] = {name: partial(run, kernel) for name, kernel in kernels.ATTENTION.items()}
     with torch.set_grad_enabled(case.training):
-        return runs, name_of(kernels.choose_attention(q, case.S), kernels.ATTENTION)
+        choice = kernels.choose_attention
+        chosen = choice_when_compiled(choice, q, case.S) if compiled else choice(q, case.S)
+    kernels_to_run = compile_all(candidates) if compiled else candidates
+    return {name: partial(run, kernel) for name, kernel in kernels_to_run.items()}, name_of(chosen, kernels.ATTENTION)
 
 
 def time_attention(dtype: torch.dtype, rounds: int, report: Report) -> None:
     for name, case in ATTENTION.items():
-        runs, chosen = attention_runs(case, dtype)
-        report.row(name, best_times(runs, rounds), chosen, lambda seconds: f"{1e3 * seconds:.3g}")
+        for compiled in (False, True) if case.T == 1 else (False,):
+            with torch.set_grad_enabled(case.training):
+                runs, chosen = attention_runs(case, dtype, compiled)
+                times = best_times(runs, rounds)
+            report.row(name + ", compiled" * compiled, times, chosen, lambda seconds: f"{1e3 * seconds:.3g}")
 
 
 @torch.no_grad()

@@ -15,6 +15,9 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
     F.linear / mv / slices
         float32, 32000 x 288                   same                  7/7/12     18/18/18    12/12/22
         float32, 5632 x 2048                   same                  13/12/19   23/23/21    23/23/32
+        float32, 768 x 288, mv in slices / slices                    24/15
+        float32, 32000 x 288, mv in slices / slices                  32/17
+        float32, 5632 x 2048, mv in slices / slices                  35/29
         float32, 32000 x 2048, compiled (2)                          15/39/46   22/16/16
         float32, 2048 x 5632, compiled (2)                           14/21/26   21/13/13
         float32, 16 rows x 288 x 288                      9.8/-/8.1  4.8/-/4.4  3.3/-/2.2
@@ -36,6 +39,12 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         bfloat16, prompt of 512, 32/4 of 64    5.0/3.3    5.1/15     11/25      35/17       362/17
         bfloat16, the same after 1,536         31/15      21/64      42/74      154/54      2266/72
         float32, prompt of 512, 32/4 of 64                10/13      16/18      28/20
+    attention of one token, compiled: elementwise / fused, in microseconds
+        bfloat16, after 128, 6/6 of 48                               30/88
+        bfloat16, after 1,900, 6/6 of 48                             80/567
+        bfloat16, after 1,900, 32/4 of 64                            346/276
+        float32, after 128, 6/6 of 48                                39/35
+        float32, after 1,900, 32/4 of 64                             547/263
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
 (2) Zen 4: in parts instead of slices, in a quiet hour. In parts, a token of the 15M network takes 1.81 ms, else 2.06.
@@ -93,9 +102,14 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores.
+    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores. One bfloat16 query in compiled
+    code on a CPU uses ``elementwise_attention``.
     """
-    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16:
+        return fused_attention
+    if q.shape[2] == 1:
+        return elementwise_attention if torch.compiler.is_compiling() else fused_attention
+    if not CPU.bfloat16:
         return fused_attention
     if torch.is_grad_enabled():
         return blockwise_attention if S <= MAX_TRAINING_KEYS else fused_attention
@@ -154,7 +168,24 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
 
 
-ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused_attention}
+def elementwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """The formula for one query, in arithmetic that torch.compile turns into loops over the keys and the values."""
+    B, H, _, D = q.shape
+    K, S = k.shape[1:3]
+    rows = q.reshape(B, K, H // K, 1, D).float() * D**-0.5  # (B, K, H/K, 1, D)
+    scores = (rows * k[:, :, None].float()).sum(-1)  # (B, K, H/K, S)
+    if mask is not None:
+        scores = scores.masked_fill(~mask.expand(B, H, 1, S).reshape(B, K, H // K, S), -math.inf)
+    weights = scores.softmax(-1)[..., None]  # (B, K, H/K, S, 1)
+    out = (weights * v[:, :, None].float()).sum(-2)  # (B, K, H/K, D)
+    return out.type_as(v).view(B, H, 1, D)
+
+
+ATTENTION: dict[str, Attend] = {
+    "blockwise": blockwise_attention,
+    "fused": fused_attention,
+    "elementwise": elementwise_attention,
+}
 
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
@@ -183,7 +214,7 @@ def choose_linear(x: Tensor, weight: Tensor) -> Product:
     5.8; parts were not measured. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
 
     MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
-    slices on AMD.
+    slices on AMD. One row is faster as the second factor, several rows as the first.
     """
     rows = math.prod(x.shape[:-1])
     ice_lake = CPU.avx512 and not CPU.bfloat16
@@ -194,7 +225,7 @@ def choose_linear(x: Tensor, weight: Tensor) -> Product:
     if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
     if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not (CPU.amx or ice_lake):
-        return linear_in_slices
+        return linear_in_slices if rows > 1 else linear_mv_in_slices
     return F.linear
 
 
@@ -205,6 +236,14 @@ def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
     rows = x.reshape(-1, x.shape[-1])  # (rows, in)
     products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
     return products.transpose(0, 1).contiguous().view(*x.shape[:-1], -1)  # (..., out)
+
+
+def linear_mv_in_slices(x: Tensor, weight: Tensor) -> Tensor:
+    """The slices times one row, as a vector."""
+    slices = math.gcd(weight.shape[0], SLICES)
+    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+    columns = x.reshape(-1, 1).expand(slices, -1, -1)  # (slices, in, 1)
+    return torch.bmm(weights, columns).view(*x.shape[:-1], -1)  # (..., out)
 
 
 def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
@@ -221,6 +260,7 @@ def linear_mv_in_parts(x: Tensor, weight: Tensor) -> Tensor:
 LINEAR: dict[str, Product] = {
     "F.linear": F.linear,
     "slices": linear_in_slices,
+    "mv in slices": linear_mv_in_slices,
     "mv": linear_mv,
     "mv in parts": linear_mv_in_parts,
 }

@@ -33,6 +33,9 @@ COMPILE_OPTIONS: dict[str, Any] = {"realize_reads_threshold": 0, "aot_inductor.p
 # and the last, because the compiler takes a second or more for each. A call of compiled code takes about 20 us, so
 # networks of smaller layers are compiled as a whole.
 LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
+# The sizes of the example that is traced. The compiler takes them for typical: with a few keys it would not divide the
+# loops of attention among the threads.
+TRACED_KEYS, TRACED_SLOTS = 127, 251
 RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
 
 Step = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # the arguments of ``Part.forward``
@@ -169,16 +172,16 @@ class CompiledPart:
 def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> ExportedProgram:
     """Trace the part with a symbolic position, cache length and, unless it is 1, batch size.
 
-    It is traced with small inputs of the same kind, so that the file does not depend on the sizes of the first call. In
-    particular, the filled slice of the cache is shorter than the cache, which would otherwise be a special case.
+    It is traced with an example of fixed sizes, so that the file does not depend on those of the first call. The filled
+    slice of its cache is shorter than the cache, because the whole cache would be a special case.
     """
     B = min(x.shape[0], 2)
     batch = {0: Dim.DYNAMIC} if B > 1 else {}
     inputs = (
         x.new_zeros(B, *x.shape[1:]),
-        rotations.new_zeros(3, *rotations.shape[1:]),
-        None if mask is None else mask.new_ones(B, 1, 1, 3),
-        [tensor.new_zeros(B, tensor.shape[1], 5, tensor.shape[3]) for tensor in cache],
+        rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
+        None if mask is None else mask.new_ones(B, 1, 1, TRACED_KEYS),
+        [tensor.new_zeros(B, tensor.shape[1], TRACED_SLOTS, tensor.shape[3]) for tensor in cache],
     )
     shapes = (
         batch,

@@ -34,10 +34,14 @@ def reference(q, k, v, mask):
     return attention(q.double(), k.double(), v.double(), mask).to(q.dtype)
 
 
-@pytest.mark.parametrize("way", kernels.ATTENTION)
+def every_attention(*sizes):
+    """Cases (way, T, S) of each kernel; one of them takes a single query only."""
+    return [(way, T, S) for way in kernels.ATTENTION for T, S in sizes if T == 1 or way != "elementwise"]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("K", [1, 2, 3, 6])
-@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9), (2, 17)])
+@pytest.mark.parametrize(("way", "T", "S"), every_attention((1, 1), (1, 9), (4, 9), (9, 9), (2, 17)))
 def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     q, k, v = queries_keys_values(2, 6, K, T, S, dtype)
@@ -49,9 +53,8 @@ def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
         torch.testing.assert_close(found, reference(q, k, v, mask), atol=tolerance, rtol=tolerance, msg=name)
 
 
-@pytest.mark.parametrize("way", kernels.ATTENTION)
 @pytest.mark.parametrize("K", [1, 2, 6])
-@pytest.mark.parametrize(("T", "S"), [(7, 7), (5, 9), (1, 4)])
+@pytest.mark.parametrize(("way", "T", "S"), every_attention((7, 7), (5, 9), (1, 4)))
 def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 3)
     tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, T, S)]
@@ -93,10 +96,13 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
         (attention_choice, ("amx", BFLOAT, 9, 9), False, "fused"),
         (attention_choice, ("emulated", BFLOAT, 9, 9, True), False, "fused"),
         (attention_choice, ("native", BFLOAT, 1, 9), False, "fused"),
+        (attention_choice, ("native", BFLOAT, 1, 9), True, "elementwise"),
+        (attention_choice, ("native", FLOAT, 1, 9), True, "fused"),
         (attention_choice, ("native", FLOAT, 9, 9, True), False, "fused"),
         (linear_choice, ("emulated", FLOAT, SLICED), True, "slices"),
         (linear_choice, ("emulated", FLOAT, SLICED + 1), False, "F.linear"),
         (linear_choice, ("native", FLOAT, SLICED), False, "slices"),
+        (linear_choice, ("native", FLOAT, 1), False, "mv in slices"),
         (linear_choice, ("amx", FLOAT, SLICED), False, "F.linear"),
         (linear_choice, ("avx512", FLOAT, SLICED), False, "F.linear"),
         (linear_choice, ("native", FLOAT, 1), True, "mv in parts"),
@@ -138,9 +144,9 @@ def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch,
 
 
 def test_scores_of_large_numbers_do_not_overflow_in_bfloat16():
-    q, k, v = (300 * t for t in queries_keys_values(1, 2, 1, 6, 6, torch.bfloat16))
-    for way in kernels.ATTENTION.values():
-        assert way(q, k, v, None).isfinite().all()
+    for way, T, S in every_attention((6, 6), (1, 6)):
+        q, k, v = (300 * t for t in queries_keys_values(1, 2, 1, T, S, torch.bfloat16))
+        assert kernels.ATTENTION[way](q, k, v, None).isfinite().all()
 
 
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]
