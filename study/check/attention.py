@@ -145,12 +145,12 @@ class Probes:
         return self.weights(inputs).sum(3).transpose(1, 2)
 
     def findings(self) -> Iterator[Finding]:
-        found = self._result() or self._values() or self._merged() or self._places() or self._axis()
+        found = self._result() or self._values() or self._merged() or self._places() or self._axis() or self._rows()
         if found:
             yield found
             return
         heads = list(self._heads())
-        what, factor = self._fit()
+        what, factor = self._fit(self.weights_in_heads(self.inputs))
         scores = [] if heads else list(self._scores(what, factor))
         yield from (*heads, *scores)
         if all(finding.fault in ("SCALE", "UNSCALED") for finding in scores):  # it is a softmax over the keys
@@ -231,8 +231,26 @@ class Probes:
         for axis, name in ((-1, ""), (-2, "the queries"), (1, "the heads"), (0, "the batch")):
             if (w.sum(axis) - 1).abs().max() < 1e-3 and (w > -1e-6).all():
                 sentence = f"The sums over all keys of the weights of head 0, which sum to 1 over {name}"
-                wrong = Finding(sentence, numbers(w[0, 0].sum(-1)), ", ".join("1" * self.T), "SOFTMAX")
+                # The weights of q k^T transposed are those of k q^T along the axis of the queries.
+                fault = "SCORES_TRANSPOSED" if axis == -2 and self._fit(w.mT)[0] == "q k^T" else "SOFTMAX"
+                wrong = Finding(sentence, numbers(w[0, 0].sum(-1)), ", ".join("1" * self.T), fault)
                 return wrong if name else None
+        return None
+
+    def _rows(self) -> Finding | None:
+        """Of which row of the batch each output is computed."""
+        out = self.output(self.inputs)
+        for name in ("q", "k", "v"):
+            sources = torch.zeros(self.B, self.B, dtype=torch.bool)  # of each output, the rows that it depends on
+            for row in range(self.B):
+                changed = getattr(self.inputs, name).clone()
+                changed[row] = changed[row].flip(-1)
+                difference = self.output(self.inputs._replace(**{name: changed})) - out
+                sources[:, row] = difference.abs().amax((1, 2, 3)) > 1e-4
+            if sources.triu(1).any() or sources.tril(-1).any():
+                fault = "SOME_BATCH" if sources.any(0).sum() == 1 else ""
+                sentence = f"Rows 0 and 1 of the output are computed from {name} of the rows"
+                return Finding(sentence, table_text(sources), "0, 1", fault)
         return None
 
     def _heads(self) -> Iterator[Finding]:
@@ -251,15 +269,11 @@ class Probes:
                 continue
             fault = "TILED" if torch.equal(heads, tiled) else "GROUPS"
             fault += f", in {name[0]} only" if torch.equal(other, right) else ""
-            yours, expected = (
-                ", ".join(" and ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in table)
-                for table in (heads, right)
-            )
-            yield Finding(f"The heads of the {name} that query heads 0 .. {self.H - 1} use", yours, expected, fault)
+            sentence = f"The heads of the {name} that query heads 0 .. {self.H - 1} use"
+            yield Finding(sentence, table_text(heads), table_text(right), fault)
 
-    def _fit(self) -> tuple[str, float]:
+    def _fit(self, w: Tensor) -> tuple[str, float]:
         """The product of which the weights are the softmax, but for their sums, and its factor."""
-        w = self.weights_in_heads(self.inputs)
         logs = centered(w.clamp(min=1e-30).log(), w > SEEN)
         for what in PRODUCTS:
             x = centered(self.inputs.products(what), w > SEEN)
@@ -298,9 +312,12 @@ class Probes:
         if close(w, right) and torch.equal(shown, MASK):
             return
         if shown.all():
-            difference = float((w[0, 0, 0, 0] / w[0, 0, 0, 1]).log())
+            differences = (w[0, :, 0, 0] / w[0, :, 0, 1]).log()  # (H,)
+            head, difference = int(differences.argmax()), float(differences.max())
             fault = "MASK_UNUSED" if abs(difference) < 1e-2 else "MASK_SMALL"
             sentence = "The score of a hidden key minus that of a visible one, equal before the mask"
+            if not close(differences.exp(), differences.exp()[:1].expand_as(differences)):
+                sentence, fault = f"{sentence}, in head {head}", ""
             yield Finding(sentence, f"{difference + 0.0:.3g}", "-inf, so that its weight is 0", fault)
             return
         t = int(((w - right).abs() < 1e-3).all(-1).all(0).all(0).int().argmin())
@@ -353,6 +370,11 @@ def shape_fault(raw: Any, right: tuple[int, ...]) -> str:
         if shape in ((*right[:axis], *right[axis + 1 :]), (*right[:axis], 1, *right[axis + 1 :])):
             return fault
     return "NOT_RETURNED" if raw is None else ""
+
+
+def table_text(table: Tensor) -> str:
+    """``0, 1 and 2``: the columns that each row of a table of truth values has."""
+    return ", ".join(" and ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in table)
 
 
 def unit_length(x: Tensor) -> Tensor:

@@ -198,14 +198,15 @@ def is_one(x: Tensor) -> bool:
 def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
     """What slots have in common that do not hold what was written last."""
     never = found["step"] < 0
+    size = number.abs()  # infinite if it is too large for the dtype in which it was stored
     new = own["step"] == steps  # tokens of the chunk of the same call
     rules = [
-        ("SCALED", bool((never & (number.abs() > LOWEST / 100) & (number.abs() < LOWEST * 100)).any())),
+        ("SCALED", bool((never & (size > LOWEST / 100) & ((size < LOWEST * 100) | size.isinf())).any())),
+        ("CLEARED", bool((never & (own["slot"] < STARTS[steps])).all())),
         ("NOT_WRITTEN, in keys only", not own["kind"].any()),
         ("NOT_WRITTEN, in values only", bool(own["kind"].all())),
         ("ONE_TEXT", len(own["row"].unique()) < ROWS),
         ("ONE_HEAD", len(own["head"].unique()) < SIZES.n_kv_heads),
-        ("CLEARED", bool((never & (own["slot"] < STARTS[steps])).all())),
         ("ONE_TOKEN", bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
     ]
     return next((fault for fault, holds in rules if holds), "NOT_WRITTEN")

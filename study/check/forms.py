@@ -79,7 +79,7 @@ def read_table(raw: Any, dim: int, end: int) -> Reading | None:
     for fault, corrected in WRONG_FORMS if read is None else []:
         try:
             read = read_form(corrected(raw), dim, end)
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError):
+        except (AttributeError, LookupError, RuntimeError, TypeError, ValueError):
             continue
         if read and (fault != "STACKED" or close(read.table.abs(), torch.ones(end, dim // 2), 1e-2)):
             return read._replace(form=read.form if fault else None, fault=fault)

@@ -103,7 +103,8 @@ def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
     parts = table if isinstance(table, tuple) else (table,)
     if parts[0].ndim > 2:
         return  # it is already reshaped
-    for change in (lambda part: part[:1], lambda part: torch.cat((part, part)), lambda part: part[:, :1]):
+    changes = (lambda x: x[:1], lambda x: torch.cat((x, x)), lambda x: x[:, :1], lambda x: x.T.contiguous())
+    for change in changes:
         changed = tuple(map(change, parts))
         value = call.attempt(changed if isinstance(table, tuple) else changed[0], x)
         name = type(value.error).__name__ if isinstance(value, Raised) else "nothing"

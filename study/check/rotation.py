@@ -219,7 +219,9 @@ def vector_findings(reached: Tensor, vectors: Tensor) -> tuple[list[Finding], st
     elsewhere = reached.reshape(VECTORS, VECTORS, D).abs().amax(2) * (1 - torch.eye(VECTORS)) > 1e-6
     if elsewhere.any():
         source, out = (place([int(x) for x in torch.unravel_index(n, (B, T, H))]) for n in elsewhere.nonzero()[0])
-        return [Finding(f"Numbers of {out} are computed from those of", source, out, "VIEWED")], ""
+        is_moved = (reached.abs() > 1e-6).sum(0).max() == 1  # each number still comes from one vector
+        fault = "VIEWED" if is_moved else ""
+        return [Finding(f"Numbers of {out} are computed from those of", source, out, fault)], ""
     fitting = []
     for layout, order in CHANNELS.items():
         pairs = vectors[..., order, :][..., order].unflatten(3, (PAIRS, 2)).unflatten(2, (PAIRS, 2))
@@ -247,6 +249,10 @@ def formula_findings(pairs: Tensor, layout: str) -> Iterator[Finding]:
     terms, cells = fit(pairs.flatten(1))
     formulas = terms.reshape(B, T, H, PAIRS, 2, 2, 5)
     wrong = ~((formulas - RIGHT).abs().amax((-1, -2, -3)) < 1e-3)  # (B, T, H, D/2), True for NaN
+    if (cells < 0).all() and not close(formulas, formulas[:1, :1, :1, :1].expand_as(formulas)):
+        sentence = f"With every table, a pair (x, y) of token {T - 1} becomes"
+        yield Finding(sentence, formula_text(formulas[0, -1, 0, 0]), formula_text(RIGHT))
+        return
     if wrong.any():
         at = tuple(wrong.nonzero()[0].tolist())
         where, fault = "", formula_fault(formulas[at])

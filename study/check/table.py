@@ -20,7 +20,7 @@ BASE = (8, 7, 3.0)  # dim, end, theta
 OTHER_THETA, LONGER, NARROWER = (8, 7, 2.0), (8, 11, 3.0), (6, 7, 3.0)
 RIGHT = angles(*BASE)
 FAR = (16, 2051, 10000.0)  # positions for which 16 bits are not enough
-OTHERS = ((4, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0), FAR)
+OTHERS = ((10, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0), FAR)
 TOLERANCE = 5e-3
 
 # What each part of the table may hold, as a function of the right angles (end, dim/2).

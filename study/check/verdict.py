@@ -21,7 +21,9 @@ FUNCTIONS = {
     "KVCache": 8,
     "attention": 7,
 }
-FAULTS = tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8"))
+FAULTS: dict[str, dict[str, str]] = {}  # name, why and step of each mistake
+for _step, _faults in tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8")).items():
+    FAULTS |= {key: texts | {"step": _step} for key, texts in _faults.items()}
 RIGHT, UNWRITTEN, LOADED = "right", "not written yet", "loaded"
 HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
 GOOD = (RIGHT, HALF_SPLIT, UNWRITTEN, LOADED)

@@ -54,16 +54,11 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     """The verdicts on a file of this text, judged in this process."""
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    return verdicts([path])
-
-
-def verdicts(files: list[Path]) -> dict[str, Verdict]:
     conventions = Conventions()
 
     def reader() -> Reader:
         loaded = Reader(counterparts(conventions))
-        for path in files:
-            loaded.load(path)
+        loaded.load(path)
         return loaded
 
     return {function: judge(function, reader(), conventions) for function in reader().functions()}
@@ -122,7 +117,9 @@ def test_a_wrong_recipe_is_answered_with_its_own_name(function):
         if name == function:
             table = Form() if function == RESHAPE else None  # otherwise a real table may be meant
             verdict = judge(function, Alone(written), Conventions(table))
-            assert verdict.faults == [title], (title, verdict)
+            assert verdict.faults == ([] if title == "UNNAMED" else [title]), (title, verdict)
+            unnamed = "This mistake has no name" in " ".join(verdict.lines(hint_only=False))
+            assert (verdict.outcome, unnamed) == ("wrong", title == "UNNAMED"), (title, verdict)
 
 
 def test_each_fault_is_in_the_code_and_planted_by_a_test():
@@ -131,19 +128,11 @@ def test_each_fault_is_in_the_code_and_planted_by_a_test():
     assert FAULTS.keys() <= tested & set(re.findall(r'"([A-Z_0-9]+)"', code))
 
 
-@pytest.mark.parametrize(("measured", "function", "style", "old", "new"), changes("unknown.diff"))
-def test_a_mistake_without_a_name_is_shown_by_its_measurement(tmp_path, measured, function, style, old, new):
-    verdict = judged(tmp_path, changed(style, old, new))[function]
-    assert (verdict.outcome, verdict.faults) == ("wrong", []), verdict
-    assert measured in verdict.findings[0].measured
-    assert "This mistake has no name" in "\n".join(verdict.lines(hint_only=False))
-
-
 def test_the_step_of_each_fault_is_in_the_docs_and_about_its_function():
     headings = dict(re.findall(r"^## (\d+)\. (.*)$", (REPO / "docs/rope.md").read_text(encoding="utf-8"), re.MULTILINE))
     about = {1: "pair", 2: "relative", 4: "frequencies", 5: "ways to write", 6: "enters", 7: "attention", 8: "cache"}
     for fault in FAULTS.values():
-        assert (about | {12: "mistakes"})[fault["step"]] in headings[str(fault["step"])], fault
+        assert (about | {12: "mistakes"})[int(fault["step"])] in headings[fault["step"]], fault
 
 
 @pytest.mark.parametrize("function", FUNCTIONS)
@@ -214,12 +203,6 @@ def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are
     assert outcomes == ({MASK: "wrong"} if parsed else {}) | {ATTEND: RIGHT}
 
 
-def test_a_mask_of_a_dtype_that_torch_cannot_compare_is_not_boolean(tmp_path):
-    right = ".tril(diagonal=start_pos)"
-    found = judged(tmp_path, changed("complex", right, f"{right}.to(torch.float8_e4m3fn)"))
-    assert found[MASK].faults == ["NOT_BOOLEAN"]
-
-
 def test_mistakes_in_several_stages_are_all_named(tmp_path):
     text = changed("complex", ".float() / dim)", ".float() / (dim // 2))")
     text = text.replace("torch.arange(end).float()", "torch.arange(1, end + 1).float()")
@@ -227,17 +210,6 @@ def test_mistakes_in_several_stages_are_all_named(tmp_path):
     found = judged(tmp_path, text)
     assert found[TABLE].faults == ["SHIFTED", "EXPONENT"]
     assert found[ATTEND].faults == ["UNSCALED", "TRANSPOSED_MASK"]
-
-
-def test_attention_in_another_layout_than_the_rotation_is_wrong(tmp_path):
-    right = "    xq, xk = apply_rotary_emb(xq, xk, freqs_cis)\n    G = "
-    halves = """
-    xq, xk = (torch.complex(*x.chunk(2, -1)) * freqs_cis[None, :, None] for x in (xq, xk))
-    xq, xk = (torch.cat((x.real, x.imag), -1) for x in (xq, xk))
-    G = """
-    found = judged(tmp_path, changed("complex", right, halves))
-    assert (found[ROTATE].outcome, found[ATTEND].faults) == (RIGHT, ["MIXED"])
-    assert (found[ATTEND].findings[0].yours, found[ATTEND].findings[0].expected) == ("halves", "neighbours")
 
 
 def test_a_function_that_does_not_end_or_ends_the_process_or_fills_the_memory_stops_alone(tmp_path):

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from study_models import random_model
 
-from model import ModelArgs, Transformer
+from model import ModelArgs
 from study.kv_cache import cache_of_nan, call_table, error_of_wrong_start_pos, measure_calls
-from study.positions import build_scheme
 
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=41, max_seq_len=20)
 
@@ -21,18 +21,8 @@ def tokens() -> torch.Tensor:
     return torch.randint(41, (1, 12), generator=torch.Generator().manual_seed(5))
 
 
-def model_with_large_weights(scheme: str = "rope") -> Transformer:
-    torch.manual_seed(1)
-    model = build_scheme(ARGS, scheme)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.normal_(std=0.4)
-    return model.eval()
-
-
 def test_each_call_writes_the_slots_of_its_tokens_and_reads_all_slots_up_to_them(tokens):
-    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
+    calls = measure_calls(random_model(ARGS), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
     assert [call.name for call in calls] == ["prefill", "decode", "chunk", "chunk"]
     assert [call.written for call in calls] == [[*range(5)], [5], [*range(6, 10)], [10, 11]]
     visible = [row[5] for row in call_table(calls).rows]
@@ -43,7 +33,7 @@ def test_each_call_writes_the_slots_of_its_tokens_and_reads_all_slots_up_to_them
 
 
 def test_a_wrong_start_pos_changes_the_logits_and_not_the_recorded_cache(tokens):
-    model, cache = model_with_large_weights(), cache_of_nan(ARGS)
+    model, cache = random_model(ARGS), cache_of_nan(ARGS)
     calls = measure_calls(model, tokens, (5, 7), cache, None)
     keys = cache.layers[0].keys.clone()
     assert error_of_wrong_start_pos(model, tokens, calls[-1].start_pos, cache) > 0.1
@@ -60,12 +50,6 @@ def test_a_cache_that_loses_earlier_keys_differs_in_the_logits(tokens):
             return keys, values
 
         layer.update = forgetful
-    calls = measure_calls(model_with_large_weights(), tokens, (5, 1, 4, 2), cache, None)
+    calls = measure_calls(random_model(ARGS), tokens, (5, 1, 4, 2), cache, None)
     assert calls[0].difference < 1e-4
     assert all(call.difference > 0.01 for call in calls[1:])
-
-
-@pytest.mark.parametrize("scheme", ["alibi", "shaw", "learned", "none"])
-def test_other_position_encodings_give_equal_logits_too(tokens, scheme):
-    calls = measure_calls(model_with_large_weights(scheme), tokens, (5, 1, 4, 2), cache_of_nan(ARGS), None)
-    assert all(call.difference < 1e-4 for call in calls)

@@ -186,8 +186,8 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
 @pytest.mark.parametrize(
     ("topic", "settings", "message"),
     [
-        ("extrapolate", {"windows": 10_000}, "are needed: give more text with --data, or fewer --windows"),
-        ("extrapolate", {"factor": 1_000_000}, "GB are free"),
+        ("extrapolate", {"windows": 2**62}, "are needed: give more text with --data, or fewer --windows"),
+        ("extrapolate", {"factor": 2**62}, "GB are free"),
         ("endless", {"keep": -1}, "keep is -1"),
         ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
         ("cache", {"prompt": "rope " * 300}, "exceeds the context of 32"),

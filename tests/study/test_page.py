@@ -355,15 +355,18 @@ def test_sampling_cuts_the_same_tokens_as_generate_and_draws_by_probability():
     assert 0.45 < sum(uniform) / 1000 < 0.55
 
 
-def save(model: Transformer, tokenizer: SentencePieceTokenizer, home: Path) -> Path:
-    save_tokenizer(tokenizer, home)
-    save_model(model, home)
-    return home
+@pytest.fixture
+def toy(small_model, tokenizers, tmp_path) -> Path:
+    tokenizer = tokenizers["bpe"]
+    save_tokenizer(tokenizer, tmp_path / "toy")
+    save_model(small_model(vocab_size=tokenizer.vocab_size), tmp_path / "toy")
+    return tmp_path / "toy"
 
 
-def write_page(home: Path, out: Path, **options) -> str:
-    run("page", model=home, out=out, **options)
-    return out.read_text(encoding="utf-8")
+@pytest.fixture
+def page(toy, tmp_path) -> str:
+    run("page", model=toy, out=tmp_path / "page.html", prompt="</script><b>")
+    return (tmp_path / "page.html").read_text(encoding="utf-8")
 
 
 def script_element(page: str, name: str) -> str:
@@ -371,16 +374,13 @@ def script_element(page: str, name: str) -> str:
 
 
 @pytest.fixture
-def toy(small_model, tokenizers, tmp_path) -> Path:
-    tokenizer = tokenizers["bpe"]
-    return save(small_model(vocab_size=tokenizer.vocab_size), tokenizer, tmp_path / "toy")
+def facts(page) -> dict:
+    return json.loads(script_element(page, "facts"))
 
 
-def test_the_file_contains_the_model_and_loads_nothing_from_outside(toy, tmp_path):
-    page = write_page(toy, tmp_path / "page.html", prompt="</script><b>")
+def test_the_file_contains_the_model_and_loads_nothing_from_outside(toy, page, facts):
     assert "http:" not in page.replace("http://www.w3.org/2000/svg", "")
     assert "https:" not in page
-    facts = json.loads(script_element(page, "facts"))
     assert facts["prompt"] == "</script><b>"
     assert (facts["name"], facts["dtype"]) == ("toy", "float32")
     state = load_model(toy).state_dict()
@@ -409,8 +409,7 @@ def test_weights_are_stored_in_float16_unless_one_overflows(small_model):
     assert page_topic.pack_network(model, torch.float16)[0]["dtype"] == "float32"
 
 
-def test_every_annotation_matches_one_line_of_attention_py(toy, tmp_path):
-    facts = json.loads(script_element(write_page(toy, tmp_path / "page.html"), "facts"))
+def test_every_annotation_matches_one_line_of_attention_py(facts):
     source = (WEB / "score.mjs").read_text(encoding="utf-8")
     assert {"def forward(", "    B, T, _ = x.shape", "    return weights @ v"} <= {text for _, text in facts["lines"]}
     patterns = re.findall(r'\["line\w+", /(.*)/\],', source)
@@ -421,8 +420,7 @@ def test_every_annotation_matches_one_line_of_attention_py(toy, tmp_path):
     assert all(code[number - 1].strip() == text.strip() for number, text in facts["lines"])
 
 
-def test_links_lead_to_headings_of_the_docs(toy, tmp_path):
-    facts = json.loads(script_element(write_page(toy, tmp_path / "page.html"), "facts"))
+def test_links_lead_to_headings_of_the_docs(facts, tmp_path):
     steps = {int(step) for step in re.findall(r'data-step="(\d+)"', (WEB / "page.html").read_text(encoding="utf-8"))}
     for headings in facts["steps"].values():
         assert steps <= {int(heading.split(".")[0]) for heading, _ in headings}

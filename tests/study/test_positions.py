@@ -6,6 +6,7 @@ import math
 
 import pytest
 import torch
+from study_models import random_model
 
 from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.endless import is_shift_invariant
@@ -19,10 +20,6 @@ V, T = 41, 12
 ARGS = ModelArgs(dim=24, n_layers=2, n_heads=3, n_kv_heads=1, head_dim=8, hidden_dim=32, vocab_size=V, max_seq_len=20)
 
 
-def options(scheme: str) -> dict:
-    return {"factor": 2.0} if scheme in SCALINGS else {}
-
-
 @pytest.fixture(params=SCHEMES)
 def scheme(request) -> str:
     return request.param
@@ -30,14 +27,7 @@ def scheme(request) -> str:
 
 @pytest.fixture
 def model(scheme) -> Transformer:
-    """Weights so large that positions change the logits in every scheme."""
-    torch.manual_seed(3)
-    model = build_scheme(ARGS, scheme, **options(scheme))
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim > 1:
-                weight.normal_(std=0.4)
-    return model.eval()
+    return random_model(ARGS, scheme, **{"factor": 2.0} if scheme in SCALINGS else {})
 
 
 @pytest.fixture
