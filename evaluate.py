@@ -173,15 +173,16 @@ def print_tables(scores: Sequence[Score]) -> None:
         print(f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file")
         for name, of_file in files.items():
             figures = total(of_file).figures()
-            nats, bits, tokens = figures["nats_per_token"], figures["bits_per_byte"], figures["tokens"]
-            print(f"{nats:<14.4f}  {bits:>13.4f}  {tokens:>11,}  {name}")
+            nats, bits = figures["nats_per_token"], figures["bits_per_byte"]
+            print(f"{nats:<14.4f}  {bits:>13.4f}  {figures['tokens']:>11,}  {name}")
         print()
-    figures = total(scores).figures()
+    whole = total(scores)
+    figures = whole.figures()
     rows = {
         "nats per token": f"{figures['nats_per_token']:.4f}",
         "perplexity": f"{figures['perplexity']:,.3f}",
         "bits per byte": f"{figures['bits_per_byte']:.4f}",
-        "text": f"{quantity(int(figures['tokens']), 'token')}, {quantity(int(figures['bytes']), 'byte')}",
+        "text": f"{quantity(whole.tokens, 'token')}, {quantity(whole.bytes, 'byte')}",
     }
     if len(scores) > 1:
         means = [score.nats / score.tokens for score in scores]
