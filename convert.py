@@ -7,8 +7,10 @@ note. ``--force`` drops norm_eps for llama2.c, with a note.
 
 import startup  # noqa: F401, I001  must come before torch
 
+import argparse
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from model.cli import Parser, format_path, print_note, run_script
@@ -31,6 +33,30 @@ from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
 
 
 def main() -> None:
+    flags = parse_flags()
+    check_target(flags.target, flags.to)
+    checkpoint = open_checkpoint(flags.source)  # reads no weights yet
+    check_format(checkpoint, flags.to, flags.dtype, flags.version, flags.force)
+    tokenizer = None
+    if flags.tokenizer or find_tokenizer(checkpoint.path):
+        tokenizer = checkpoint.tokenizer(flags.tokenizer)
+    else:
+        note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
+    if flags.version == 2:
+        model = checkpoint.model(int8=True, group_size=llama2c.group_size_for(checkpoint.args))
+    else:
+        model = checkpoint.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
+    if flags.to == "llama2c":
+        write_file(model, tokenizer, flags.target)
+    else:
+        write = partial(write_directory, model, tokenizer, flags.source, flags.to)
+        write_atomically(flags.target, write)
+    size = count_parameters(checkpoint.args).total
+    command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
+    print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
+
+
+def parse_flags() -> argparse.Namespace:
     parser = Parser(prog="convert.py", description="Convert a model to another format.")
     parser.add_argument(
         "source", type=Path, metavar="SRC", help="a run, Hugging Face or Meta directory, or a llama2.c .bin"
@@ -53,27 +79,7 @@ def main() -> None:
         action="store_true",
         help="for llama2c: convert even if norm_eps differs from llama2.c's, which changes the logits",
     )
-    flags = parser.parse_args()
-    check_target(flags.target, flags.to)
-    checkpoint = open_checkpoint(flags.source)
-    check_format(checkpoint, flags.to, flags.dtype, flags.version, flags.force)
-    tokenizer = None
-    if flags.tokenizer or find_tokenizer(checkpoint.path):
-        tokenizer = checkpoint.tokenizer(flags.tokenizer)
-    else:
-        note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
-    if flags.version == 2:
-        model = checkpoint.model(int8=True, group_size=llama2c.group_size_for(checkpoint.args))
-    else:
-        model = checkpoint.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
-    if flags.to == "llama2c":
-        write_file(model, tokenizer, flags.target)
-    else:
-        ids = read_ids(flags.source) if flags.source.is_dir() and not tokenizer else None
-        write_atomically(flags.target, lambda directory: write_directory(model, tokenizer, directory, flags.to, ids))
-    size = count_parameters(checkpoint.args).total
-    command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
-    print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
+    return parser.parse_args()
 
 
 def check_target(target: Path, to: str) -> None:
@@ -119,19 +125,18 @@ def note(text: str) -> None:
     print_note(f"note: {text}")
 
 
-def write_directory(
-    model: Transformer, tokenizer: Tokenizer | None, directory: Path, to: str, ids: dict[str, object] | None
-) -> None:
-    """Write the model in Hugging Face or Meta format. ``ids`` are BOS and EOS for a model without a tokenizer."""
+def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, to: str, directory: Path) -> None:
+    """Write the model in Hugging Face or Meta format."""
     directory.mkdir()
-    if to == "hf":
-        if tokenizer:
-            save_tokenizer(tokenizer, directory)
-        save_model(model, directory, ids=ids)
-    else:
+    if to == "meta":
         if tokenizer:
             copy_tokenizer(tokenizer, directory)
         meta.save(model, directory)
+    elif tokenizer:
+        save_tokenizer(tokenizer, directory)  # with its BOS and EOS
+        save_model(model, directory)
+    else:
+        save_model(model, directory, ids=read_ids(source))
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:

@@ -3,6 +3,7 @@
 
 import startup  # noqa: F401, I001  must come before torch
 
+import argparse
 import json
 import statistics
 import sys
@@ -27,7 +28,7 @@ from model.cli.machine import DeviceName, pick_device, pick_dtype
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range, raise_problems, range_problems
 from model.text.separators import recognize
-from model.text.sources import Documents, open_documents
+from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
 from model.training.console import format_rows
@@ -43,7 +44,7 @@ from model.weights.checkpoint import Checkpoint, newest_run
 
 
 @dataclass(frozen=True)
-class EvaluateOptions:
+class Options:
     """Text, model, device and dtype."""
 
     data: Annotated[
@@ -78,32 +79,17 @@ class EvaluateOptions:
 
 
 def main() -> None:
-    parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
-    parser.add_argument(
-        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
-    )
-    add_flags(parser, EvaluateOptions)
-    flags = parser.parse_args()
-    options: EvaluateOptions = from_settings(EvaluateOptions, read_flags(flags, EvaluateOptions))
-
-    path = flags.model or newest_run()
-    run_data = read_run_data_args(path)  # None if the model is not a run
-    source = open_data(options, run_data) if options.data else None
+    flags, options = parse_flags()
     device = pick_device(options.device)
-    checkpoint = open_checkpoint(path)
-    variant = find_network(options.network) if options.network else None
+    checkpoint = open_checkpoint(flags.model or newest_run())  # reads no weights yet, so that mistakes are found first
+    run_data = read_run_data_args(checkpoint.path)  # None if the model is not a run
     tokenizer = checkpoint.tokenizer(options.tokenizer)
-    if source is None:
-        documents = validation_text(checkpoint, run_data, tokenizer)
+    if options.data:
+        documents = given_text(checkpoint, options, run_data, tokenizer)
     else:
-        documents = encoded_documents(source, tokenizer)
-        trained_on = count_training_files(source, run_data) if run_data else 0
-        if trained_on:
-            print_note(
-                f"note: {path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to score: "
-                "scores on training text are better than on new text; without --data, the validation text is scored"
-            )
+        documents = validation_text(checkpoint, run_data, tokenizer)
 
+    variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
         model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
@@ -112,10 +98,25 @@ def main() -> None:
     if not scores:
         text = ", ".join(options.data) or "the validation text"
         raise ValueError(f"{text}: no document has a token to predict: give more text")
-    print_scores(scores, options.json)
+    if options.json:
+        print_json(scores)
+    else:
+        print_tables(scores)
 
 
-def open_data(options: EvaluateOptions, run_data: DataArgs | None) -> Documents:
+def parse_flags() -> tuple[argparse.Namespace, Options]:
+    parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
+    parser.add_argument(
+        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
+    )
+    add_flags(parser, Options)
+    flags = parser.parse_args()
+    return flags, from_settings(Options, read_flags(flags, Options))
+
+
+def given_text(
+    checkpoint: Checkpoint, options: Options, run_data: DataArgs | None, tokenizer: Tokenizer
+) -> Iterator[Document]:
     """The text of --data. The separator is that of the flag, else of the run, else recognized."""
     source = open_documents(options.data, options.text_key, None, options.glob)
     separator = options.doc_separator
@@ -126,7 +127,13 @@ def open_data(options: EvaluateOptions, run_data: DataArgs | None) -> Documents:
         separator = recognized.separator
         if recognized.note:
             print_note(f"note: {', '.join(options.data)}: {recognized.note}")
-    return replace(source, separator=separator or None)
+    trained_on = count_training_files(source, run_data) if run_data else 0
+    if trained_on:
+        print_note(
+            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to "
+            "score: scores on training text are better than on new text; without --data, the validation text is scored"
+        )
+    return encoded_documents(replace(source, separator=separator or None), tokenizer)
 
 
 def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer: Tokenizer) -> Iterator[Document]:
@@ -141,34 +148,41 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
     return (Document(tokens, size) for tokens, size in validation_documents(dataset, tokenizer))
 
 
-def print_scores(scores: Sequence[Score], as_json: bool) -> None:
-    """Print the score of each file if there are several, then the total; as JSON also that of each document."""
+def scores_by_file(scores: Sequence[Score]) -> dict[str, list[Score]]:
+    """The scores of each file; none if there is only one file, because the total says the same."""
     files: dict[str, list[Score]] = {}
     for score in scores:
         files.setdefault(score.file, []).append(score)
-    if len(files) == 1:
-        files = {}  # the total says the same
-    if as_json:
-        for number, score in enumerate(scores, 1):
-            file = {"file": score.file} if score.file else {}
-            print(json.dumps({"document": number} | file | score.figures()))
-        for name, of_file in files.items():
-            print(json.dumps({"file": name, "documents": len(of_file)} | total(of_file).figures()))
-        print(json.dumps({"documents": len(scores)} | total(scores).figures()))
-        return
+    return files if len(files) > 1 else {}
+
+
+def print_json(scores: Sequence[Score]) -> None:
+    """Print one line per document, one per file if there are several, and one for the total."""
+    for number, score in enumerate(scores, 1):
+        file = {"file": score.file} if score.file else {}
+        print(json.dumps({"document": number} | file | score.figures()))
+    for name, of_file in scores_by_file(scores).items():
+        print(json.dumps({"file": name, "documents": len(of_file)} | total(of_file).figures()))
+    print(json.dumps({"documents": len(scores)} | total(scores).figures()))
+
+
+def print_tables(scores: Sequence[Score]) -> None:
+    """Print one line per file if there are several, and the total."""
+    files = scores_by_file(scores)
     if files:
         print(f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file")
         for name, of_file in files.items():
             figures = total(of_file).figures()
-            nats, bits, tokens = figures["nats_per_token"], figures["bits_per_byte"], figures["tokens"]
-            print(f"{nats:<14.4f}  {bits:>13.4f}  {tokens:>11,}  {name}")
+            nats, bits = figures["nats_per_token"], figures["bits_per_byte"]
+            print(f"{nats:<14.4f}  {bits:>13.4f}  {figures['tokens']:>11,}  {name}")
         print()
-    figures = total(scores).figures()
+    whole = total(scores)
+    figures = whole.figures()
     rows = {
         "nats per token": f"{figures['nats_per_token']:.4f}",
         "perplexity": f"{figures['perplexity']:,.3f}",
         "bits per byte": f"{figures['bits_per_byte']:.4f}",
-        "text": f"{quantity(int(figures['tokens']), 'token')}, {quantity(int(figures['bytes']), 'byte')}",
+        "text": f"{quantity(whole.tokens, 'token')}, {quantity(whole.bytes, 'byte')}",
     }
     if len(scores) > 1:
         means = [score.nats / score.tokens for score in scores]

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Continue a text with a trained model: a run directory or a published Llama checkpoint.
+"""Continue a text with a trained model: a run directory or a published checkpoint.
 
 python generate.py                                  generate a text with the newest run
 python generate.py runs/demo --prompt "The list"    continue a prompt

@@ -70,8 +70,7 @@ def range_problems(settings: object) -> Iterator[str]:
         if is_unset or not (is_number_kind or kind is bool or get_origin(kind) is Literal):
             continue
         if not has_type(value, kind) or (is_number_kind and value not in bounds):
-            limit = " and below 2**63" if is_number(value, int) and value > LARGEST_INTEGER else ""
-            yield f"{name} is {reprlib.repr(value)}: give {expected(kind, bounds)}{limit}"
+            yield wrong_value(name, value, kind, bounds)
 
 
 def has_type(value: Any, kind: Any) -> bool:
@@ -83,14 +82,15 @@ def has_type(value: Any, kind: Any) -> bool:
     return isinstance(value, kind)
 
 
-def expected(kind: Any, bounds: Range = Range()) -> str:
-    """What to give for a setting, for error messages."""
+def wrong_value(name: str, value: Any, kind: Any, bounds: Range = Range()) -> str:
+    """An error message: the value of a setting, and what to give instead."""
+    expected = TYPE_NAMES.get(kind, "a table like { name = value }")
     if get_origin(kind) is Literal:
-        return f"one of {', '.join(map(str, get_args(kind)))}"
-    name = TYPE_NAMES.get(kind, "a table like { name = value }")
-    if bounds == Range():
-        return name
-    return f"{name} {'from' if bounds.high < math.inf else 'of'} {bounds}"
+        expected = f"one of {', '.join(map(str, get_args(kind)))}"
+    elif bounds != Range():
+        expected += f" {'from' if bounds.high < math.inf else 'of'} {bounds}"
+    limit = ", below 2**63" if is_number(value, int) and value > LARGEST_INTEGER else ""
+    return f"{name} is {reprlib.repr(value)}: give {expected}{limit}"
 
 
 def is_number(value: object, kind: type = float) -> bool:

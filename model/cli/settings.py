@@ -14,8 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, get_args, get_origin
 
-from ..ranges import Range, expected, has_type, setting_fields
-from .files import short_repr
+from ..ranges import Range, has_type, setting_fields, wrong_value
 from .parser import Parser
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
@@ -99,7 +98,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
     if not has_type(value, kind):  # the ranges of all settings are checked together, by their dataclasses
-        raise ValueError(f"{name} is {short_repr(value)}: give {expected(kind)}")
+        raise ValueError(wrong_value(name, value, kind))
     return value
 
 

@@ -26,14 +26,6 @@ def never_evicted(context: int, keep: int = SINKS) -> int:
     return min(keep, context - quarter_of(context) - 1)
 
 
-def without_middle(tokens: list[int], context: int) -> list[int]:
-    """Shorten a text to the context: keep the first tokens, which are never evicted, and the last ones."""
-    if len(tokens) <= context:
-        return tokens
-    first = never_evicted(context)
-    return tokens[:first] + tokens[len(tokens) - (context - first) :]
-
-
 class EndlessCache(KVCache):
     """A cache that, when it is full, evicts the oldest quarter of its tokens, keeping the first ``keep``.
 

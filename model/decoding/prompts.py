@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from ..cli import print_note, quantity
-from .endless import without_middle
+from .endless import never_evicted
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,19 @@ def decode_utf8(content: bytes, source: str) -> str:
 
 
 def shorten_prompts(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """Shorten prompts to the context, for endless texts: middle tokens are left out. Prints a note if some are."""
-    shortened = [replace(prompt, tokens=without_middle(prompt.tokens, context)) for prompt in prompts]
-    left_out = [len(prompt.tokens) - len(short.tokens) for prompt, short in zip(prompts, shortened)]
+    """Shorten prompts to the context, for endless texts. Prints a note if some are.
+
+    The first tokens, which are never evicted, and the last ones are kept.
+    """
+    left_out = [max(0, len(prompt.tokens) - context) for prompt in prompts]
     if any(left_out):
-        count = sum(number > 0 for number in left_out)
+        too_long = quantity(sum(count > 0 for count in left_out), "prompt")
         print_note(
-            f"note: {quantity(count, 'prompt')} exceed the context of {context}: after the first tokens, up to "
-            f"{max(left_out)} are left out"
+            f"note: {too_long} longer than the context of {context}: after the first tokens, up to {max(left_out)} are "
+            "left out"
         )
-    return shortened
+    first = never_evicted(context)
+    return [
+        replace(prompt, tokens=prompt.tokens[:first] + prompt.tokens[first + count :])
+        for prompt, count in zip(prompts, left_out)
+    ]

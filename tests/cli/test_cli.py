@@ -1,7 +1,6 @@
 """How a program starts and ends: exit codes, signals, and one line for a user's mistake."""
 
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -11,7 +10,7 @@ import pytest
 import torch
 from script_helpers import ROOT
 
-from model.cli import Parser, explain_out_of_memory, run_script
+from model.cli import explain_out_of_memory, run_script
 
 
 def outcome(capsys, main) -> tuple[int, str, str]:
@@ -86,25 +85,6 @@ def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys,
         (advising, "cuda:1 has too little free memory: lower --batch_size"),
     ):
         assert outcome(capsys, main) == (2, "", f"script.py: error: {line}\n")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--batchsize=3"], "'--batchsize': did you mean '--batch_size'?"),
-        (["--vocab", "3"], "did you mean '--vocab_size'?"),  # no abbreviations
-        (["--q"], "'--q': try --help"),
-        (["one", "two", "three"], "'two': did you mean --text \"two three\"?"),
-        (["--vocab_size"], "--vocab_size: expected one argument"),
-    ],
-)
-def test_a_wrong_flag_is_an_error_that_suggests_another(arguments, words):
-    parser = Parser("--text", prog="script.py")
-    parser.add_argument("config", nargs="?")
-    parser.add_argument("--vocab_size", type=int)
-    parser.add_argument("--batch_size", type=int)
-    with pytest.raises(ValueError, match=re.escape(words)):
-        parser.parse_args(arguments)
 
 
 def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():

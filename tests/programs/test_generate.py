@@ -15,7 +15,7 @@ from script_helpers import ROOT, run_in_process, save_run
 
 import generate as script
 from model import generate
-from model.weights import load_model, load_tokenizer, save_model
+from model.weights import load_model, load_tokenizer, open_checkpoint, save_model
 
 CONTEXT = 96
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
@@ -126,19 +126,16 @@ def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
     assert b"Traceback" not in err
 
 
-@pytest.mark.parametrize("stored", [torch.float32, torch.bfloat16])
-def test_auto_is_the_stored_dtype_if_it_is_native(run, run_dir, tmp_path, monkeypatch, each_processor, stored):
-    stored_dir = shutil.copytree(run_dir, tmp_path / "stored")
-    save_model(load_model(run_dir), stored_dir, dtype=stored)
-    dtypes = []
-    monkeypatch.setattr(script, "for_decoding", lambda model, _: dtypes.append(model.output.weight.dtype) or model)
-    for flags in ((), ("--dtype", stored)):
-        words = [str(flag).removeprefix("torch.") for flag in flags]
-        code, _, err = run("--max_new_tokens", 3, *words, model=stored_dir)
-        assert code == 0
-        emulated = bool(flags) and stored == torch.bfloat16 and not each_processor
-        assert ("has no bfloat16 instructions" in err) == emulated
-    assert dtypes == [torch.bfloat16 if stored == torch.bfloat16 and each_processor else torch.float32, stored]
+@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
+def test_auto_is_the_stored_dtype_if_it_is_native(run_dir, tmp_path, capfd, each_processor, stored):
+    dtype = getattr(torch, stored)
+    save_model(load_model(run_dir), tmp_path, dtype=dtype)
+    is_native = each_processor or stored == "float32"
+    for flag, expected in (("auto", dtype if is_native else torch.float32), (stored, dtype)):
+        options = script.Options(dtype=flag)
+        network = script.load_network(open_checkpoint(tmp_path), options, torch.device("cpu"), [], 3)
+        assert network.output.weight.dtype == expected
+    assert ("has no bfloat16 instructions" in capfd.readouterr().err) != is_native
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])
@@ -156,17 +153,6 @@ def test_greedy_text_depends_neither_on_the_batch_size_nor_on_stop_strings_after
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == together[0]["text"].partition(stop)[0]
-
-
-@pytest.mark.usefixtures("each_processor")
-def test_an_endless_text_continues_beyond_the_context(samples):
-    arguments = ["--prompt", "The quick", "--temperature", 0.8, "--seed", 1, "--ignore_eos"]
-    (sample,) = samples(*arguments, "--max_new_tokens", 3 * CONTEXT, "--endless", "--stop", "no such text")
-    assert len(sample["tokens"]) == 3 * CONTEXT
-    (plain,) = samples(*arguments)
-    assert sample["tokens"][: len(plain["tokens"])] == plain["tokens"]
-    prompts = ["--prompt", "The", "--prompt", "I am a fox"]
-    assert len(samples("--endless", *prompts, "--batch_size", 1, "--max_new_tokens", 2)) == 2
 
 
 def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):

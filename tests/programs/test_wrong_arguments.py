@@ -45,7 +45,13 @@ WRONG = [
     ("generate.py run --interactive --system x", "has no chat template"),
     ("generate.py run --prompt x --system x", "system is the first message of a chat: add --chat"),
     ("generate.py run --tokenizer /no/such/file", "/no/such/file"),
-    ("generate.py run --promt a", "did you mean '--prompt'?"),
+    ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
+    ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
+    ("generate.py run --q", "'--q': try --help"),
+    ("generate.py run --seed", "--seed: expected one argument"),
+    ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
+    ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
+    ("generate.py nan", "nan: layers.0.attention.wq.weight contains NaN"),
     ("generate.py run Tim went", "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
     ("generate.py", "start one with `python train.py`"),
     ("generate.py nowhere", "nowhere does not exist"),
@@ -55,7 +61,8 @@ WRONG = [
     ("evaluate.py run --tokenizer text.txt", "tokenizer cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --data empty.txt", "is empty"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
-    (f"evaluate.py run --data text.txt --batch_size {2**63}", f"batch_size is {2**63}: give a whole number"),
+    (f"evaluate.py run --data text.txt --batch_size {2**63}", "give a whole number, below 2**63"),
+    ("evaluate.py nan --data text.txt", "nan: layers.0.attention.wq.weight contains NaN"),
     ("evaluate.py run text.txt", "did you mean --data text.txt?"),
     ("convert.py nowhere x --to hf", "nowhere does not exist"),
     ("convert.py other x --to hf", "neither config.json nor params.json"),
@@ -71,6 +78,9 @@ WRONG = [
     ("convert.py theta x --to llama2c", "rope_theta is 5"),
     ("convert.py theta x --to llama2c --force", "rope_theta is 5"),
     ("convert.py scaled x --to meta", "rope_scaling is"),
+    ("convert.py qwen x --to meta", "qkv_bias"),
+    ("convert.py qwen x --to llama2c", "qkv_bias"),
+    ("convert.py nan x --to hf", "nan: layers.0.attention.wq.weight contains NaN"),
     ("convert.py eps x --to llama2c", "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
     ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
 ]
@@ -86,8 +96,13 @@ def folder(tmp_path_factory):
     save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "unused.model", vocab_size=300)), path / "other")
     scaling = RopeScaling("linear", 2.0)
     changes = {"theta": {"rope_theta": 5e5}, "eps": {"norm_eps": 1e-6}, "scaled": {"rope_scaling": scaling}}
+    changes |= {"qwen": {"qkv_bias": True}, "nan": {}}
     for name, change in changes.items():
-        save_model(Transformer(ModelArgs(**size, **change)), path / name)
+        model = Transformer(ModelArgs(**size, **change))
+        if name == "nan":
+            model.layers[0].attention.wq.weight.data[1, 2] = torch.nan
+        save_model(model, path / name)
+        save_tokenizer(load_tokenizer(path / "run"), path / name)
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
     (path / "empty.txt").touch()
     (path / "y.tokenizer.bin").touch()
