@@ -5,16 +5,17 @@ Flags override the TOML file, which overrides the defaults. Without a text, trai
 text and no config, train for 2.5 minutes, or for --minutes, and choose the model that suits the text and the machine.
 """
 
-import startup  # noqa: F401, I001  must come before torch
+import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
 
 import os
 from argparse import Namespace
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
-from model.cli import Parser, Settings, add_flags, print_note, read_flags, run_script
+from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
@@ -31,41 +32,47 @@ CONFIG_DIR = Path(__file__).parent / "configs"
 
 def main() -> int:
     flags = parse_flags()
-    keep_freed_memory()
+    keep_freed_memory()  # of one training step for the next one, which is faster
     with processes(os.environ) as ranks:  # one, unless torchrun started more
         return train(flags, ranks)
 
 
 def train(flags: Namespace, ranks: Ranks) -> int:
-    # The first process does what ``first`` is given, and all get the result.
-    # Defaults < TOML file < flags; with --resume, config.toml of the run directory instead of the defaults.
-    run = ranks.first(lambda: resolve(flags.config, CONFIG_DIR / "demo.toml", flags.settings, flags.resume, ranks))
+    """Train, or only show the plan; returns the exit status. Every process calls it.
+
+    What ``ranks.first`` is given is done in the first process, and all processes get the result.
+    """
+    # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
+    run = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
     text = prepare_text(run, ranks)
-    # With --minutes: times models of several sizes on this machine, predicts the loss of each from its size and the
-    # tokens that it would see in the minutes, and completes the settings with the size that has the lowest. Otherwise
-    # only checks that the run fits into the memory.
-    run, forecast, command = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
+    # If the run has minutes, its own or the default 2.5, and its size or batch size is open: times models of several
+    # sizes on this machine, and chooses the one with the lowest predicted loss after the tokens that it would see in
+    # the minutes. ``chosen`` holds the settings of that model and its training, and is empty for any other run.
+    chosen, forecast = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
+    given = run.settings
+    run = replace(run, settings=given | text.settings | chosen)
     if flags.plan:
         if ranks.is_first:
+            command = f"python train.py {format_flags(given | chosen, *SETTINGS_CLASSES)}"
             print(announcement(run, text, ranks, forecast, command=command))
         return 0
 
-    with run_directory(run, text, ranks) as directory:  # made, locked, config.toml written
+    with run_directory(run, text, ranks) as directory:  # made if the run is new, locked, config.toml written
         if ranks.is_first:
             print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
         torch.manual_seed(run.train.seed)
         model = initial_model(run, directory).to(local_device(run.train.device, ranks))
-        # With --resume: loads weights, optimizer state and step of the last checkpoint, if there is one.
-        trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=flags.resume)
+        # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
+        trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=run.resume)
         console = Console(trainer, text)
-        with console.running():
+        with console.running():  # shows the progress bar; Ctrl-C sets trainer.stop_signal, which ends the loop
             for measured in trainer.steps():
                 console.show(measured)
-        return console.finish()
+        return console.finish()  # prints the summary, or how to resume; returns the exit status
 
 
 def parse_flags() -> Namespace:
-    """The flags ``resume`` and ``plan``, the ``config`` file, and the ``settings`` that are given as flags or text."""
+    """The flags ``resume`` and ``plan``, the file ``config`` or None, and all else, also texts, as ``settings``."""
     description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
     parser = Parser(text_flag="--data", prog="train.py", description=description)
     files = (
@@ -82,6 +89,9 @@ def parse_flags() -> Namespace:
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
     flags.config, flags.settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES), flags.resume)
+    says_what_to_train = flags.config or not flags.settings.keys().isdisjoint({"data", "minutes", "init_from"})
+    if not (says_what_to_train or flags.resume):
+        flags.config = CONFIG_DIR / "demo.toml"
     return flags
 
 
@@ -90,22 +100,23 @@ def config_names() -> str:
 
 
 def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
-    """Sort the positional arguments. Returns the config file, and the settings with texts and the run added.
+    """Sort the positional arguments into a config file, and texts and the run to resume, which become settings.
 
-    Configs are files that end in ``.toml``, and the names of the configs that come with Ropewalk. With ``resume`` a
-    directory is the run. Anything else is text. Raises ValueError for a config that does not exist, for two configs or
-    runs, and for a model, which is probably meant to be continued.
+    A config ends in ``.toml``; with ``resume`` a directory is the run; anything else is text. Raises ValueError for a
+    config that does not exist, for two configs or runs, and for a model, which is probably meant to be continued.
     """
     config: Path | None = None
     for argument in arguments:
         path = Path(argument)
         if resume and path.is_dir():
-            if settings.setdefault("out_dir", path) != path:
+            if settings.get("out_dir", path) != path:
                 raise ValueError(f"{settings['out_dir']} and {argument} are two runs: give one")
+            settings["out_dir"] = path
         elif path.suffix == ".toml":
             if config:
                 raise ValueError(f"{config} and {argument} are two configs: give one")
-            config = path if path.exists() else CONFIG_DIR / path.name
+            is_bare_name = path.name == argument
+            config = CONFIG_DIR / path if is_bare_name and not path.exists() else path
             if not config.exists():
                 raise ValueError(f"{argument} does not exist: give a TOML file, or one of {config_names()}")
         elif any((path / file).is_file() for file in (CONFIG_FILE, *MODEL_CONFIGS)):

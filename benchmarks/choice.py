@@ -23,16 +23,14 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from model import ModelArgs
 from model.cli import Settings
 from model.cli.machine import keep_freed_memory
-from model.training.choice import time_models, tokens_per_second
+from model.training.choice import choose, tokens_per_second
 from model.training.config import PEAK_LR, Run, TrainArgs
 from model.training.distributed import Ranks
-from model.training.evaluation import validation_loss
 from model.training.run_text import Text, prepare_text
 from model.training.settings import resolve_new
-from model.training.sizing import choose_settings, text_facts, training_seconds, validation_settings
+from model.training.sizing import training_seconds, validation_settings
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
@@ -66,13 +64,7 @@ class Trial(NamedTuple):
 
 def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    facts = text_facts(text.dataset, text.tokenizer.vocab_size)
-
-    def measure(model: ModelArgs, train: TrainArgs) -> float:
-        return tokens_per_second(run.network, text.dataset, model, train, Ranks())
-
-    speeds = time_models(measure, run.settings, facts, Ranks())
-    chosen = run.settings | choose_settings(speeds, run.settings, facts)[0]
+    chosen = run.settings | choose(run, text, Ranks())[0]
     compared = [("the choice", chosen)]
     if run.settings.get("init_from"):
         for size in BATCH_SIZES:
@@ -89,7 +81,7 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
 def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
     run = trial.run
-    speed = tokens_per_second(run.network, trial.text.dataset, run.model, run.train, Ranks())
+    speed = tokens_per_second(run.network, trial.text.dataset, Ranks(), run.model, run.train)
     tokens = training_seconds(run.settings["minutes"]) * speed
     steps = max(1, int(tokens / (run.train.batch_size * run.model.max_seq_len)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
@@ -108,16 +100,14 @@ def best_loss(trial: Trial) -> float:
     for _ in trainer.steps():
         step = trainer.progress.step
         if step % train.eval_every == 0 or step == train.max_steps:
-            with trainer.autocast:
-                loss = validation_loss(trainer.network, trainer.model, trial.text.dataset, train, Ranks())
-            best = min(best, loss)
+            best = min(best, trainer.validation_loss())
     return best
 
 
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
-    run = resolve_new(None, ROOT / "configs" / "demo.toml", settings)
+    run = resolve_new(None, settings)
     text = prepare_text(run, Ranks())
     run = replace(run, settings=run.settings | text.settings)
     return trials(run, text, fractions)

@@ -30,9 +30,8 @@ from model.cli.machine import keep_freed_memory
 from model.training.config import DataArgs, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
-from model.training.evaluation import validation_loss
 from model.training.run_text import prepare_text
-from model.training.sizing import Law, text_facts, training_settings
+from model.training.sizing import Law, Planner, lowest_ngram_loss
 from model.training.trainer import Trainer
 
 START = Law(floor=0.5, model_scale=0.1, model_power=0.3, text_scale=0.25, text_power=0.5, repeat_limit=4.0)
@@ -72,7 +71,8 @@ def train(flags: dict) -> dict:
     dataset, model = text.dataset, from_settings(ModelArgs, with_heads | text.settings)
     if flags.get("unique"):
         dataset = replace(dataset, train=dataset.train[-flags["unique"] :])
-    settings = training_settings(model, flags["tokens"], len(dataset.train), flags)
+    ngram_loss = lowest_ngram_loss(dataset, model.vocab_size)
+    settings = Planner(flags, len(dataset.train), ngram_loss).training_settings(model, flags["tokens"])
     steps = round(flags["tokens"] / (settings["batch_size"] * model.max_seq_len))
     args = from_settings(TrainArgs, settings | {"max_steps": steps})
     trainer = Trainer(Transformer(model), dataset, args)
@@ -80,11 +80,10 @@ def train(flags: dict) -> dict:
     begin = time.process_time()
     losses = [measured["train_loss"] for measured in trainer.steps()]
     seconds = time.process_time() - begin
-    with trainer.autocast:
-        loss = validation_loss(trainer.network, trainer.model, dataset, replace(args, batch_size=16), Ranks())
+    loss = trainer.validation_loss()
     return {
         "corpus": flags["run"],
-        "guess": round(text_facts(dataset, model.vocab_size).ngram_loss, 4),
+        "guess": round(ngram_loss, 4),
         "unique": len(dataset.train),
         "hidden": count_parameters(model).hidden,
         "tokens": steps * args.batch_size * model.max_seq_len,

@@ -49,8 +49,6 @@ class GPT2(nn.Module):
         sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
         dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
         self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
-        self.args = ModelArgs(max_seq_len=64)  # validation_loss needs this and tok_embeddings
-        self.tok_embeddings = self.gpt2.transformer.wte
         matrices = [p for p in self.parameters() if p.ndim >= 2]
         vectors = [p for p in self.parameters() if p.ndim < 2]
         groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -112,7 +110,7 @@ class Race:
             return False
         gpt2.step()
         if gpt2.step_number % every == 0:
-            loss = validation_loss(gpt2, gpt2, self.trainer.dataset, TrainArgs(batch_size=64), self.trainer.ranks)
+            loss = validation_loss(gpt2, self.trainer.dataset, TrainArgs(batch_size=64), 64, self.trainer.ranks)
             print(f"GPT-2     step {gpt2.step_number:5} {gpt2.seconds:7.1f} s  {loss:.4f}", flush=True)
             if loss <= self.target:
                 self.theirs = min(self.theirs, gpt2.seconds)

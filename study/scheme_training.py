@@ -21,6 +21,7 @@ from model.text.tokenizer import Tokenizer
 from model.text.train_tokenizer import cached_tokenizer
 from model.training import estimate
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
+from model.training.distributed import Ranks
 from model.training.evaluation import bits_per_byte
 from model.training.trainer import Trainer
 from model.transformer import Transformer
@@ -64,7 +65,7 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     sizes = {name: getattr(budget, name) for name in ("dim", "n_layers", "n_heads", "vocab_size")}
     args = ModelArgs(**sizes, max_seq_len=budget.length)
     check_memory(4 * 8 * budget.n_heads * longest**2, f"length {budget.length}, tested up to {longest} tokens,")
-    estimate.check_training_memory(args, training(budget, 0), torch.device("cpu"))
+    estimate.check_training_memory(args, training(budget, 0), Ranks())
     for scheme in (*schemes, *SCALINGS):
         build_scheme(args, scheme, factor=MULTIPLES[-1])
     documents = open_documents(budget.data)

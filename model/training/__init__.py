@@ -5,7 +5,7 @@ The files, roughly in the order in which a run uses them:
 config.py          every setting of a run, and its range
 settings.py        combine defaults, file and flags for a new, a fine-tuning or a resumed run, and check them
 run_text.py        the text of a run as tokens, prepared or found again from the run directory
-choice.py          time models of several sizes on this machine, and fill in what the user left open; --plan
+choice.py          time models of several sizes on this machine, and choose what the user left open
 sizing.py          predict the loss of a run; compute the best size, its batch size and learning rates
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
 run_directory.py   make and lock the run directory; metrics.jsonl

@@ -4,76 +4,53 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import NamedTuple
+from functools import partial
 
 import torch
 
-from ..cli import Settings, format_flags, from_settings, note_if_slow
+from ..cli import Settings, from_settings, note_if_slow
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
-from .config import SETTINGS_CLASSES, Run, TrainArgs
+from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import check_training_memory
 from .run_text import Text
-from .sizing import (
-    Forecast,
-    TextFacts,
-    candidate_models,
-    choose_settings,
-    forecast,
-    needs_choice,
-    planned_tokens,
-    predicted_loss,
-    text_facts,
-    training_settings,
-)
+from .sizing import Forecast, Planner, lowest_ngram_loss, needs_choice
 from .trainer import Trainer
 
 ROUNDS = 3  # of timing; the fastest step of each model counts, so that a short load does not decide
 FIRST_GUESS = 1e4  # tokens per second of a model before it is timed, to choose the batch size at which it is timed
 
-Measure = Callable[[ModelArgs, TrainArgs], float]  # the tokens per second of a model with these settings
 
+def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> tuple[Settings, Forecast | None]:
+    """Choose what ``minutes`` leave open: the size of the model, the batch size and other settings of the training.
 
-class Choice(NamedTuple):
-    """A run whose settings are complete, what to expect of it, and the command that trains with these settings."""
-
-    run: Run
-    forecast: Forecast | None = None  # None if nothing was chosen and no forecast was asked for
-    command: str = ""  # empty if nothing was chosen
-
-
-def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> Choice:
-    """Complete the settings with those found in the text, and with a choice if ``minutes`` leave some open.
-
-    Raises ValueError for settings that are wrong, and for runs that do not fit into the memory.
+    Returns the chosen settings, and what to expect of the run; an empty dict, and a forecast only ``with_forecast``, if
+    nothing is open. Raises ValueError if the run does not fit into the memory.
     """
-    complete = replace(run, settings=run.settings | text.settings)
-    device = local_device(run.train.device, ranks)
+    run = replace(run, settings=run.settings | text.settings)
     choosing = needs_choice(run.settings)
     if not choosing:
-        check_training_memory(complete.model, complete.train, device, ranks.world_size)
+        check_training_memory(run.model, run.train, ranks)
         if not with_forecast:
-            return Choice(complete)
-
-    def measure(model: ModelArgs, train: TrainArgs) -> float:
-        return tokens_per_second(complete.network, text.dataset, model, train, ranks)
-
+            return {}, None
+    measure = partial(tokens_per_second, run.network, text.dataset, ranks)
     with note_if_slow("timing         models on this machine, to know what fits into the time"):
-        facts = text_facts(text.dataset, text.tokenizer.vocab_size)
+        ngram_loss = lowest_ngram_loss(text.dataset, text.tokenizer.vocab_size)
+        planner = Planner(run.settings, len(text.dataset.train), ngram_loss, ranks.world_size)
         if not choosing:
-            speed = measure(complete.model, complete.train)
-            return Choice(complete, forecast(complete.model, complete.train, facts, speed))
-        speeds = time_models(measure, complete.settings, facts, ranks)
-    chosen, speed = choose_settings(speeds, complete.settings, facts, ranks.world_size)
-    complete = replace(complete, settings=complete.settings | chosen)
-    check_training_memory(complete.model, complete.train, device, ranks.world_size)
-    expected = forecast(complete.model, complete.train, facts, speed, ends_early="max_steps" in chosen)
-    return Choice(complete, expected, f"python train.py {format_flags(run.settings | chosen, *SETTINGS_CLASSES)}")
+            return {}, planner.forecast(run.model, run.train, measure(run.model, run.train))
+        speeds = time_models(measure, planner, ranks)
+    chosen, speed = planner.choose(speeds)
+    run = replace(run, settings=run.settings | chosen)
+    check_training_memory(run.model, run.train, ranks)
+    return chosen, planner.forecast(run.model, run.train, speed, ends_early="max_steps" in chosen)
 
 
-def time_models(measure: Measure, settings: Settings, facts: TextFacts, ranks: Ranks) -> dict[ModelArgs, float]:
+def time_models(
+    measure: Callable[[ModelArgs, TrainArgs], float], planner: Planner, ranks: Ranks
+) -> dict[ModelArgs, float]:
     """The tokens per second of the candidate models, from small to large, by ``measure``.
 
     It stops when the next one has a higher predicted loss, or does not fit into the memory. A model is timed with about
@@ -84,18 +61,17 @@ def time_models(measure: Measure, settings: Settings, facts: TextFacts, ranks: R
     for _ in range(ROUNDS):
         speed = FIRST_GUESS
         lowest_loss = math.inf
-        for model in candidate_models(settings):
-            tokens = planned_tokens(model, speeds.get(model, speed), settings, facts, ranks.world_size)
-            chosen = training_settings(model, tokens, facts.train_tokens, settings, ranks.world_size)
-            train = from_settings(TrainArgs, chosen)
+        for model in planner.candidates():
+            tokens = planner.planned_tokens(model, speeds.get(model, speed))
+            train = from_settings(TrainArgs, planner.training_settings(model, tokens))
             try:
-                check_training_memory(model, train, local_device(train.device, ranks), ranks.world_size)
+                check_training_memory(model, train, ranks)
             except ValueError:
                 if speeds:
                     break
                 raise
             speed = speeds[model] = max(speeds.get(model, 0.0), measure(model, train))
-            loss = predicted_loss(model, planned_tokens(model, speed, settings, facts, ranks.world_size), facts)
+            loss = planner.predicted_loss(model, planner.planned_tokens(model, speed))
             if loss >= lowest_loss:
                 break
             lowest_loss = loss
@@ -103,7 +79,7 @@ def time_models(measure: Measure, settings: Settings, facts: TextFacts, ranks: R
 
 
 def tokens_per_second(
-    network: type[Transformer], dataset: Dataset, model: ModelArgs, train: TrainArgs, ranks: Ranks
+    network: type[Transformer], dataset: Dataset, ranks: Ranks, model: ModelArgs, train: TrainArgs
 ) -> float:
     """Tokens per second of the fastest of three or more steps, for 0.35 seconds or longer.
 

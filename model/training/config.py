@@ -116,8 +116,8 @@ class TrainArgs:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
 
-    def rows_at_once(self, world_size: int = 1) -> int:
-        """The sequences that each of ``world_size`` processes computes at the same time."""
+    def micro_batch_rows(self, world_size: int = 1) -> int:
+        """The sequences that each of ``world_size`` processes computes at once, the last time perhaps fewer."""
         rows = self.batch_size // world_size
         return min(self.micro_batch_size or rows, rows)
 
@@ -139,7 +139,7 @@ class Run:
     settings: Settings
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
-    resumed: bool = False
+    resume: bool = False
     changes: tuple[str, ...] = ()  # when resuming: ``name old -> new`` for each setting with another value
     # when resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
     keeps_text: bool = False

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from shlex import quote
 from types import FrameType
-from typing import Any
 
 from tqdm import tqdm
 
@@ -35,7 +34,14 @@ class Console:
         self.trainer = trainer
         self.text = text
         self.prints = trainer.ranks.is_first
-        self.bar = tqdm(disable=True)
+        self.bar = tqdm(
+            total=1.0,  # the whole run, in steps or in minutes
+            initial=trainer.fraction_done,
+            bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
+            mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
+            disable=not self.prints,
+            dynamic_ncols=True,
+        )
 
     def write_line(self, line: str) -> None:
         """Write a line to stderr, above the bar."""
@@ -46,16 +52,8 @@ class Console:
     def running(self) -> Iterator[None]:
         """Show the progress bar. Ctrl-C and SIGTERM end the run after a step; other failures end it with advice."""
         trainer = self.trainer
-        rows = quantity(trainer.args.rows_at_once(trainer.ranks.world_size), "sequence")
+        rows = quantity(trainer.args.micro_batch_rows(trainer.ranks.world_size), "sequence")
         advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
-        self.bar = tqdm(
-            total=1.0,  # the whole run, in steps or in minutes
-            initial=trainer.fraction_done,
-            bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
-            disable=not self.prints,
-            dynamic_ncols=True,
-        )
         try:
             with self.bar, explain_out_of_memory(advice, trainer.device), stopping_on_signals(trainer):
                 yield
@@ -85,7 +83,7 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = unsharded(trainer.model, trainer.network_class)  # every process must call it
+        model = unsharded(trainer.model)  # every process must call it
         if not self.prints:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
@@ -118,24 +116,24 @@ def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
     In a single process, the same signal a second time interrupts even the step. If there are several processes, it has
     no effect, because all must stop after the same step.
     """
-    handlers: dict[int, Any] = {}  # the previous handlers
 
     def stop_after_step(number: int, frame: FrameType | None) -> None:
         trainer.stop_signal = number
         if trainer.ranks.world_size == 1:
-            signal.signal(number, handlers[number])
+            signal.signal(number, previous[number])
 
-    for number in (signal.SIGINT, signal.SIGTERM):
-        handlers[number] = signal.signal(number, stop_after_step)
+    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in previous:
+        signal.signal(number, stop_after_step)
     try:
         yield
     finally:
-        for caught, handler in handlers.items():
-            signal.signal(caught, handler)
+        for number, handler in previous.items():
+            signal.signal(number, handler)
 
 
 def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, **more: str) -> str:
-    """The size, the settings and the forecast of the run, and ``more`` rows, except empty ones."""
+    """The size, the settings and the forecast of the run, and ``more`` rows."""
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
@@ -164,9 +162,9 @@ def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, 
     }
     if forecast:
         rows["expected"] = describe_forecast(forecast, step_tokens, text)
-    if run.resumed:
+    if run.resume:
         rows["resuming"] = "; ".join(run.changes) or "with the same settings"
-    return format_rows(rows | {name: value for name, value in more.items() if value})
+    return format_rows(rows | more)
 
 
 def describe_forecast(forecast: Forecast, step_tokens: int, text: Text) -> str:

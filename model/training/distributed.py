@@ -42,20 +42,20 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def max(self, values: list[float], device: torch.device) -> list[float]:
-        """The maximum of each value over the processes."""
-        return self._reduce(values, device, dist.ReduceOp.MAX)
+    def max(self, value: float, device: torch.device) -> float:
+        """The maximum over the processes."""
+        return self._reduce(value, device, dist.ReduceOp.MAX)
 
-    def sum(self, values: list[float], device: torch.device) -> list[float]:
-        """The sum of each value over the processes."""
-        return self._reduce(values, device, dist.ReduceOp.SUM)
+    def sum(self, value: float, device: torch.device) -> float:
+        """The sum over the processes."""
+        return self._reduce(value, device, dist.ReduceOp.SUM)
 
-    def _reduce(self, values: list[float], device: torch.device, op: dist.ReduceOp.RedOpType) -> list[float]:
+    def _reduce(self, value: float, device: torch.device, op: dist.ReduceOp.RedOpType) -> float:
         if self.world_size == 1:
-            return values
-        tensor = torch.tensor(values, dtype=torch.float64 if device.type != "mps" else torch.float32, device=device)
+            return value
+        tensor = torch.tensor(value, dtype=torch.float64, device=device)
         dist.all_reduce(tensor, op)
-        return tensor.tolist()
+        return tensor.item()
 
     def first(self, work: Callable[[], T]) -> T:
         """Let the first process do the work, and give its result to all, which wait for it.
@@ -142,8 +142,7 @@ def gather(tensor: Tensor) -> Tensor:
 
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """Move ``tensor``, which is whole, to the device of ``example``, and shard it in the same way."""
-    tensor = tensor.to(example.device)
+    """``tensor``, which is whole, sharded in the same way as ``example``."""
     if hasattr(example, "device_mesh") and hasattr(example, "placements"):
         from torch.distributed.tensor import distribute_tensor
 
@@ -160,14 +159,12 @@ def sync_gradients(network: nn.Module, on: bool) -> None:
         set_fsdp_sync(on)
 
 
-def unsharded(model: Transformer, network_class: type[Transformer]) -> Transformer:
-    """``model``, or a copy with full parameters if they are sharded. Every process must call it.
-
-    ``network_class`` is the class of ``model`` before it was sharded.
-    """
+def unsharded(model: Transformer) -> Transformer:
+    """``model``, or a copy with full parameters if they are sharded. Every process must call it."""
     if not any(hasattr(p, "full_tensor") for p in model.parameters()):
         return model
-    copy = make_network(network_class, model.args)
+    network: type[Transformer] = type(model).__bases__[-1]  # FSDP derived the class of ``model`` from its own and this
+    copy = make_network(network, model.args)
     state = {name: gather(tensor).detach() for name, tensor in model.state_dict().items()}
     copy.load_state_dict(state, assign=True)
     return copy.to(model.tok_embeddings.weight.device)  # moves the buffers that are not in the state

@@ -10,6 +10,7 @@ from ..cli.machine import available_memory, pick_dtype
 from ..config import ModelArgs
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
+from .distributed import Ranks, local_device
 
 # Bytes per layer besides its tensors, as measured: modules, optimizer tables, autograd nodes
 LAYER_OBJECTS = 170_000
@@ -47,7 +48,7 @@ def state_and_activation_bytes(
     if train.optimizer == "muon":
         state -= 4 * hidden
     rows = train.batch_size // world_size
-    micro_batch = train.rows_at_once(world_size)
+    micro_batch = train.micro_batch_rows(world_size)
     if world_size > 1 and train.fsdp:
         state //= world_size
         if micro_batch < rows:
@@ -78,18 +79,19 @@ def free_memory(device: torch.device) -> int | None:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
 
 
-def check_training_memory(model: ModelArgs, train: TrainArgs, device: torch.device, world_size: int = 1) -> None:
+def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
+    device = local_device(train.device, ranks)
     dtype = pick_dtype(train.dtype, device)
     available = free_memory(device)
-    needed = peak_memory(model, train, dtype, world_size)
+    needed = peak_memory(model, train, dtype, ranks.world_size)
     if available is None or needed <= available:
         return
-    state, _ = state_and_activation_bytes(model, train, dtype, world_size)
+    state, _ = state_and_activation_bytes(model, train, dtype, ranks.world_size)
     raise ValueError(
         f"this run needs about {readable_size(needed)} of memory, but {readable_size(available)} are free on {device}: "
         f"{readable_size(state)} for {count_parameters(model).total:,} parameters with gradients and optimizer state "
-        f"(lower dim, n_layers or vocab_size), the rest mainly for {train.rows_at_once(world_size):,} x "
+        f"(lower dim, n_layers or vocab_size), the rest mainly for {train.micro_batch_rows(ranks.world_size):,} x "
         f"{model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
 

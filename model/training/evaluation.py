@@ -4,16 +4,14 @@ Evaluation draws no random numbers, so it does not change the run.
 """
 
 import math
-from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..text.dataset import Dataset
-from ..transformer import Transformer
 from .config import TrainArgs
 from .distributed import Ranks
 
@@ -27,21 +25,16 @@ def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> T
 
 
 @torch.no_grad()
-def validation_loss(
-    network: Callable[[Tensor], Tensor], model: Transformer, dataset: Dataset, args: TrainArgs, ranks: Ranks
-) -> float:
-    """Mean nats per token over about ``eval_tokens`` tokens of the validation text.
-
-    ``network`` is ``model``, or its DDP or compiled wrapper.
+def validation_loss(network: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
+    """Mean nats per token over about ``eval_tokens`` tokens of the validation text, in windows of ``context`` tokens.
 
     The windows do not overlap, and the processes take batches of them in turn. A process that has no batch left repeats
     one without counting it, because a sharded network runs only if all processes run it.
     """
-    device = model.tok_embeddings.weight.device
-    training = model.training
-    model.eval()
-    rows = args.rows_at_once(ranks.world_size)
-    batches = dataset.val_batches(rows, model.args.max_seq_len, args.eval_tokens)
+    device = next(network.parameters()).device
+    training = network.training
+    network.eval()
+    batches = dataset.val_batches(args.micro_batch_rows(ranks.world_size), context, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
         batch = group[min(ranks.rank, len(group) - 1)]
@@ -50,9 +43,8 @@ def validation_loss(
         if ranks.rank < len(group):
             total += loss.item()
             count += targets.numel()
-    model.train(training)
-    total, count = ranks.sum([total, count], device)
-    return total / count
+    network.train(training)
+    return ranks.sum(total, device) / ranks.sum(count, device)
 
 
 def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:

@@ -5,6 +5,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +43,11 @@ def run_directory(run: Run, text: Text, ranks: Ranks) -> Iterator[Path]:
 
 def write_run(run: Run, text: Text, lock: ExitStack) -> Path:
     directory = run.directory
-    if not run.resumed and "out_dir" not in run.settings:
+    if not run.resume and "out_dir" not in run.settings:
         directory = make_first_free(directory)
     directory.mkdir(parents=True, exist_ok=True)
     lock.enter_context(locked(directory))
-    if not run.resumed:
+    if not run.resume:
         check_free(directory)  # again: another run may have finished here while the text was prepared
         save_tokenizer(text.tokenizer, directory)
     write_text(directory / CONFIG_FILE, toml_text(run.data, run.model, replace(run.train, out_dir=directory)))
@@ -62,14 +63,14 @@ def check_free(directory: Path) -> None:
 
 def make_first_free(base: Path) -> Path:
     """Make the first of ``base``, base-2, base-3 … that does not exist. Concurrent processes get different ones."""
-    directory, number = base, 1
-    while True:
+    directory = base
+    for number in count(2):
         try:
             directory.mkdir(parents=True)
-            return directory
+            break
         except FileExistsError:
-            number += 1
             directory = base.with_name(f"{base.name}-{number}")
+    return directory
 
 
 @contextmanager
@@ -96,20 +97,14 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
-def begin_metrics(path: Path, last_step: int) -> None:
-    """Begin a metrics file with the lines up to ``last_step`` of the one there is; -1 keeps none.
-
-    A run that resumes after ``last_step`` takes the later steps again.
-    """
-    lines = read_metrics(path) if last_step >= 0 and path.exists() else []
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= last_step))
+def begin_metrics(path: Path, saved_step: int | None) -> None:
+    """Begin a metrics file: empty, or with the lines up to ``saved_step``, after which a resumed run continues."""
+    lines = read_metrics(path) if saved_step is not None and path.exists() else []
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= (saved_step or 0)))
 
 
 def append_metrics(path: Path, step: int, measured: Mapping[str, float], sync: bool) -> None:
-    """Append the measured values of a step as one line.
-
-    ``sync`` it to disk before a state is saved, so that even a power cut cannot lose the lines before the state.
-    """
+    """Append the measured values of a step as one line. With ``sync``, not even a power cut loses it."""
     line = {"step": step} | {name: float(f"{value:.7g}") for name, value in measured.items()}
     with path.open("ab") as file:
         file.write(json.dumps(line).encode() + b"\n")

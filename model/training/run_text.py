@@ -61,7 +61,7 @@ def read_text(run: Run) -> Text:
     data, settings = run.data, run.settings
     context = settings.get("max_seq_len", ModelArgs.max_seq_len)
     notes: list[str] = []
-    if run.resumed:
+    if run.resume:
         tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
         dataset = read_run_dataset(run.directory, data, tokenizer, context, use_cached=run.keeps_text)
         changed = changed_since(dataset) if run.keeps_text else []
@@ -93,7 +93,7 @@ def read_text(run: Run) -> Text:
                 f"{context} (max_seq_len): shorten it"
             )
     chosen: Settings = {"doc_separator": data.doc_separator, "start_text": start_text}
-    if not run.resumed and not run.train.init_from:
+    if not run.resume and not run.train.init_from:
         chosen["vocab_size"] = tokenizer.vocab_size
     return Text(tokenizer, dataset, chosen, notes, ngram_losses(dataset, tokenizer.vocab_size)[0])
 

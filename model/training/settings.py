@@ -16,7 +16,7 @@ from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, FINE_TUNING_LR_FRACTION, PEAK_LR, SETTINGS_CLASSES, DataArgs, Run, TrainArgs
 from .distributed import Ranks, local_device
 from .run_directory import check_free
-from .sizing import candidate_models, has_architecture, needs_choice
+from .sizing import has_size, needs_choice
 from .state import read_progress
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
@@ -26,13 +26,13 @@ FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole cont
 SHORT_RUN_MINUTES, SHORT_CONTEXT = 2.0, 128
 
 
-def resolve(config: Path | None, default_config: Path, flags: Settings, resume: bool, ranks: Ranks) -> Run:
+def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) -> Run:
     """Combine the settings: the file overrides the defaults, and the flags override the file.
 
-    When resuming, the saved settings of the run override the defaults. Raises ValueError for the mistakes that are
-    known without the text and the model, because preparing these may take hours.
+    When resuming, the saved settings of the run override the defaults. Raises ValueError for every mistake that is
+    known without the text, because preparing a text may take hours.
     """
-    run = resolve_resumed(config, flags) if resume else resolve_new(config, default_config, flags)
+    run = resolve_resumed(config, flags) if resume else resolve_new(config, flags)
     nearest = next(path for path in (run.directory, *run.directory.absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         raise ValueError(f"out_dir is {run.directory}, but {nearest} is no directory that can be written to")
@@ -48,25 +48,22 @@ def resolve(config: Path | None, default_config: Path, flags: Settings, resume: 
     for path in (*data.data, *data.val_data, str(run.directory)):
         if any("\udc80" <= character <= "\udcff" for character in path):  # a byte that is not UTF-8
             raise ValueError(f"{path} is not a name in UTF-8, which {CONFIG_FILE} needs: rename it")
-    # These raise ValueError for a device, a network or an architecture that is impossible.
-    local_device(train.device, ranks)
+    # These raise ValueError for an architecture, a network or a device that is impossible.
+    from_settings(ModelArgs, run.settings)  # if the size is chosen later, of the default size
     if train.network:
         find_network(train.network)
-    candidate_models(run.settings)
+    local_device(train.device, ranks)
     return run
 
 
-def resolve_new(config: Path | None, default_config: Path, flags: Settings) -> Run:
-    """A new run. The default config is used if nothing says what else to train, and for how long."""
-    if not config and flags.keys().isdisjoint({"data", "minutes", "init_from"}):
-        config = default_config
+def resolve_new(config: Path | None, flags: Settings) -> Run:
     file = read_toml(config, *SETTINGS_CLASSES) if config else {}
     if not config and flags.keys().isdisjoint({"minutes", "max_steps"}):
         file = {"minutes": DEFAULT_MINUTES}
     settings = file | flags
     if "init_from" in settings:
         settings = fine_tuning_settings(file, flags)
-    elif needs_choice(settings) and not has_architecture(settings) and settings["minutes"] < SHORT_RUN_MINUTES:
+    elif needs_choice(settings) and not has_size(settings) and settings["minutes"] < SHORT_RUN_MINUTES:
         settings.setdefault("max_seq_len", SHORT_CONTEXT)
     if "out_dir" in settings:
         check_free(settings["out_dir"])
@@ -97,7 +94,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     text_settings = setting_fields(DataArgs).keys() - {"start_text", "tokenizer"}
     keeps_text = settings.keys().isdisjoint(text_settings)
-    run = Run(saved | settings, directory, resumed=True, changes=tuple(changes.values()), keeps_text=keeps_text)
+    run = Run(saved | settings, directory, resume=True, changes=tuple(changes.values()), keeps_text=keeps_text)
     progress = read_progress(directory)
     if progress and progress.step > run.train.step_limit:
         raise ValueError(

@@ -6,10 +6,9 @@ each token, a smaller one sees more tokens in the same time, and a small text ha
 docs/scaling.md shows how well it predicts runs that it was not fitted to.
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple, TypeVar
 
 from torch import Tensor
@@ -21,10 +20,22 @@ from .config import PEAK_LR, TrainArgs
 from .estimate import count_parameters
 from .evaluation import ngram_losses
 
-# Width and layers. The layers of each size have about twice the parameters of the size before, so that noise in the
-# timing rarely changes the choice. Short runs do best with few layers, because a few wide products are faster than many
-# narrow ones.
-LADDER = ((64, 2), (96, 2), (128, 2), (128, 4), (160, 5), (224, 5), (288, 6), (384, 7), (512, 8), (704, 9), (1024, 10))
+# The layers of each size have about twice the parameters of the size before, so that noise in the timing rarely changes
+# the choice. Short runs do best with few layers, because a few wide products are faster than many narrow ones.
+LADDER = (  # dim, n_layers, n_heads, n_kv_heads
+    (64, 2, 2, 1),
+    (96, 2, 3, 3),
+    (128, 2, 4, 2),
+    (128, 4, 4, 2),
+    (160, 5, 5, 5),
+    (224, 5, 7, 7),
+    (288, 6, 9, 9),
+    (384, 7, 6, 3),
+    (512, 8, 8, 4),
+    (704, 9, 11, 11),
+    (1024, 10, 16, 8),
+)
+SIZE = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim")  # chosen together, or not at all
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
@@ -86,105 +97,18 @@ class Forecast:
     ends_early: bool = False  # before the minutes are used up, because more steps are hardly worth their time
 
 
-@dataclass(frozen=True)
-class TextFacts:
-    """The facts about a text that the choice of a model depends on."""
-
-    train_tokens: int
-    ngram_loss: float  # nats per token of the best n-gram model: shows the law how hard the text is to predict
-
-
-def text_facts(dataset: Dataset, vocab_size: int) -> TextFacts:
-    return TextFacts(len(dataset.train), min(ngram_losses(dataset, vocab_size, NGRAM_ORDER)))
-
-
-def has_architecture(settings: Settings) -> bool:
-    return bool(settings.get("init_from")) or {"dim", "n_layers"} <= settings.keys()
+def has_size(settings: Settings) -> bool:
+    """Whether the size of the model is given."""
+    return bool(settings.get("init_from")) or not settings.keys().isdisjoint(SIZE)
 
 
 def needs_choice(settings: Settings) -> bool:
-    """Whether anything is to be chosen: minutes are set, but not both an architecture and a batch size."""
-    return bool(settings.get("minutes")) and not (has_architecture(settings) and "batch_size" in settings)
+    """Whether anything is to be chosen: minutes are set, but not both a size and a batch size."""
+    return bool(settings.get("minutes")) and not (has_size(settings) and "batch_size" in settings)
 
 
-def candidate_models(settings: Settings) -> list[ModelArgs]:
-    """The sizes of LADDER from small to large, overridden by ``settings``. Impossible combinations are left out.
-
-    If ``settings`` fix the architecture or have no minutes, their model is the only candidate. Raises ValueError if no
-    candidate is possible.
-    """
-    found: list[ModelArgs] = []
-    for dim, n_layers in LADDER if settings.get("minutes") and not has_architecture(settings) else ():
-        dim = settings.get("dim", dim)
-        heads = most_heads(dim)
-        model = {"dim": dim, "n_layers": n_layers, "n_heads": heads}
-        if heads % 2 == 0 and "n_heads" not in settings:
-            model["n_kv_heads"] = heads // 2
-        try:
-            args = from_settings(ModelArgs, model | settings)
-        except ValueError:
-            continue
-        if args not in found:
-            found.append(args)
-    return found or [from_settings(ModelArgs, settings)]
-
-
-def most_heads(dim: int) -> int:
-    """The largest number of heads with an even width of at least 32, or of at least 64 in wide models."""
-    narrowest = 32 if dim < 384 else 64
-    counts = [count for count in range(1, dim // narrowest + 1) if dim % (2 * count) == 0]
-    return max(counts, default=1)
-
-
-def choose_settings(
-    speeds: Mapping[ModelArgs, float], settings: Settings, facts: TextFacts, processes: int = 1
-) -> tuple[Settings, float]:
-    """Choose the model with the lowest predicted loss. ``speeds`` has the tokens per second of each candidate.
-
-    Returns the settings to train it with, without those in ``settings``, and its speed.
-    """
-    planned = {model: planned_tokens(model, speed, settings, facts, processes) for model, speed in speeds.items()}
-    model = min(planned, key=lambda model: predicted_loss(model, planned[model], facts))
-    tokens, speed = planned[model], speeds[model]
-    if not has_architecture(settings) and "tie_embeddings" not in settings:
-        tied = memorization(model, tokens, facts.train_tokens) > TIE_ABOVE
-        model = dataclasses.replace(model, tie_embeddings=tied)  # takes the same time
-    chosen = training_settings(model, tokens, facts.train_tokens, settings, processes)
-    steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
-    if tokens < training_seconds(settings["minutes"]) * speed:
-        chosen.setdefault("max_steps", steps)
-    steps = min(steps, chosen.get("max_steps", steps))
-    names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
-    chosen |= {name: getattr(model, name) for name in names}
-    chosen |= validation_settings(steps, tokens)
-    return {name: value for name, value in chosen.items() if name not in settings}, speed
-
-
-def predicted_loss(model: ModelArgs, tokens: float, facts: TextFacts) -> float:
-    return LAW.loss(facts.ngram_loss, count_parameters(model).hidden, tokens, facts.train_tokens)
-
-
-def planned_tokens(model: ModelArgs, speed: float, settings: Settings, facts: TextFacts, processes: int = 1) -> float:
-    """How many tokens to train on at ``speed`` tokens per second.
-
-    As many as fit into the minutes and into ``max_steps``. If the user fixed neither the steps nor the architecture, at
-    most MAX_EPOCHS epochs of the text, and tokens at the end that lower the loss by less than MIN_GAIN are dropped.
-    Fine-tuning takes at most FINE_TUNING_EPOCHS.
-    """
-    tokens = training_seconds(settings["minutes"]) * speed
-    unique_tokens = facts.train_tokens
-    if settings.get("max_steps"):
-        batch_size = training_settings(model, tokens, unique_tokens, settings, processes)["batch_size"]
-        return min(tokens, settings["max_steps"] * batch_size * model.max_seq_len)
-    if settings.get("init_from"):
-        return min(tokens, FINE_TUNING_EPOCHS * unique_tokens)
-    if has_architecture(settings):
-        return tokens
-    tokens = min(tokens, MAX_EPOCHS * unique_tokens)
-    good_enough = predicted_loss(model, tokens, facts) * (1 + MIN_GAIN)
-    while predicted_loss(model, 0.9 * tokens, facts) < good_enough:
-        tokens *= 0.9
-    return tokens
+def lowest_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
+    return min(ngram_losses(dataset, vocab_size, NGRAM_ORDER))
 
 
 def training_seconds(minutes: float) -> float:
@@ -192,47 +116,101 @@ def training_seconds(minutes: float) -> float:
     return 60 * minutes * (1 - OVERHEAD)
 
 
-def forecast(model: ModelArgs, train: TrainArgs, facts: TextFacts, speed: float, ends_early: bool = False) -> Forecast:
-    """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
-    step_tokens = train.batch_size * model.max_seq_len
-    steps = train.step_limit
-    if train.minutes is not None:
-        steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
-    steps = max(1, int(steps))
-    loss = None if train.init_from else predicted_loss(model, steps * step_tokens, facts)
-    return Forecast(speed, steps, loss, ends_early)
+@dataclass(frozen=True)
+class Planner:
+    """Computes what a run may leave open. ``settings`` override whatever is computed."""
 
+    settings: Settings
+    train_tokens: int  # in the training text
+    ngram_loss: float  # nats per token of the best n-gram model: shows the law how hard the text is to predict
+    processes: int = 1  # that share a batch
 
-def training_settings(
-    model: ModelArgs, tokens: float, unique_tokens: int, settings: Settings, processes: int = 1
-) -> Settings:
-    """The batch size, learning rates, ``decay_start`` and weight decay of a run of ``tokens`` tokens.
+    def candidates(self) -> list[ModelArgs]:
+        """The models to choose from, from small to large."""
+        sizes = [{}] if has_size(self.settings) else [dict(zip(SIZE, size)) for size in LADDER]
+        return [from_settings(ModelArgs, size | self.settings) for size in sizes]
 
-    ``unique_tokens`` is the number of tokens in the text. The batch size grows with the square root of the tokens. For
-    a vocabulary above 2048 it also grows with the square root of the vocabulary size, because a batch otherwise holds
-    few examples of each piece. Weight decay keeps the model from memorising the text, so it grows with the
-    ``memorization``; where that is low, a weight decay above 0.1 raises the loss. The result contains all ``settings``,
-    which override the chosen values.
-    """
-    step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
-    rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
-    rows = max(2, min(rows, 64))
-    decay = 0.1 * max(1.0, memorization(model, tokens, unique_tokens) / 5) ** 1.5
-    if settings.get("init_from"):
-        decay = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
-    chosen = {
-        "batch_size": processes * max(1, round(rows / processes)),
-        "lr": PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
-        "muon_lr": PEAK_LR,
-        "decay_start": 0.1,
-        "weight_decay": round(min(decay, 0.8), 1),
-    }
-    return chosen | settings
+    def choose(self, speeds: Mapping[ModelArgs, float]) -> tuple[Settings, float]:
+        """Choose the model with the lowest predicted loss. ``speeds`` has the tokens per second of each candidate.
 
+        Returns the settings to train it with that ``settings`` leave open, and its speed.
+        """
+        planned = {model: self.planned_tokens(model, speed) for model, speed in speeds.items()}
+        model = min(planned, key=lambda model: self.predicted_loss(model, planned[model]))
+        tokens, speed = planned[model], speeds[model]
+        if not has_size(self.settings) and "tie_embeddings" not in self.settings:
+            tied = self.memorization(model, tokens) > TIE_ABOVE
+            model = replace(model, tie_embeddings=tied)  # takes the same time
+        chosen = self.training_settings(model, tokens)
+        steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
+        if tokens < training_seconds(self.settings["minutes"]) * speed:
+            chosen.setdefault("max_steps", steps)
+        steps = min(steps, chosen.get("max_steps", steps))
+        names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
+        chosen |= {name: getattr(model, name) for name in names}
+        chosen |= validation_settings(steps, tokens)
+        return {name: value for name, value in chosen.items() if name not in self.settings}, speed
 
-def memorization(model: ModelArgs, tokens: float, unique_tokens: int) -> float:
-    """How much of the text a run may memorise: the epochs times the square root of the parameters per token of text."""
-    return tokens / unique_tokens * math.sqrt(count_parameters(model).total / unique_tokens)
+    def planned_tokens(self, model: ModelArgs, speed: float) -> float:
+        """How many tokens to train on at ``speed`` tokens per second.
+
+        As many as fit into the minutes and into ``max_steps``. If the user fixed neither the steps nor the size, at
+        most MAX_EPOCHS epochs of the text, and tokens at the end that lower the loss by less than MIN_GAIN are dropped.
+        Fine-tuning takes at most FINE_TUNING_EPOCHS.
+        """
+        tokens = training_seconds(self.settings["minutes"]) * speed
+        if self.settings.get("max_steps"):
+            batch_size = self.training_settings(model, tokens)["batch_size"]
+            return min(tokens, self.settings["max_steps"] * batch_size * model.max_seq_len)
+        if self.settings.get("init_from"):
+            return min(tokens, FINE_TUNING_EPOCHS * self.train_tokens)
+        if has_size(self.settings):
+            return tokens
+        tokens = min(tokens, MAX_EPOCHS * self.train_tokens)
+        good_enough = self.predicted_loss(model, tokens) * (1 + MIN_GAIN)
+        while self.predicted_loss(model, 0.9 * tokens) < good_enough:
+            tokens *= 0.9
+        return tokens
+
+    def training_settings(self, model: ModelArgs, tokens: float) -> Settings:
+        """``settings``, and the batch size, learning rates, ``decay_start`` and weight decay of a run of ``tokens``.
+
+        The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the
+        square root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay
+        keeps the model from memorising the text, so it grows with the ``memorization``; where that is low, a weight
+        decay above 0.1 raises the loss.
+        """
+        step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
+        rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
+        rows = max(2, min(rows, 64))
+        decay = 0.1 * max(1.0, self.memorization(model, tokens) / 5) ** 1.5
+        if self.settings.get("init_from"):
+            decay = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
+        chosen = {
+            "batch_size": self.processes * max(1, round(rows / self.processes)),
+            "lr": PEAK_LR if self.settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
+            "muon_lr": PEAK_LR,
+            "decay_start": 0.1,
+            "weight_decay": round(min(decay, 0.8), 1),
+        }
+        return chosen | self.settings
+
+    def memorization(self, model: ModelArgs, tokens: float) -> float:
+        """How much of the text a run may memorise: epochs times the square root of parameters per token of text."""
+        return tokens / self.train_tokens * math.sqrt(count_parameters(model).total / self.train_tokens)
+
+    def predicted_loss(self, model: ModelArgs, tokens: float) -> float:
+        return LAW.loss(self.ngram_loss, count_parameters(model).hidden, tokens, self.train_tokens)
+
+    def forecast(self, model: ModelArgs, train: TrainArgs, speed: float, ends_early: bool = False) -> Forecast:
+        """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
+        step_tokens = train.batch_size * model.max_seq_len
+        steps = train.step_limit
+        if train.minutes is not None:
+            steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
+        steps = max(1, int(steps))
+        loss = None if train.init_from else self.predicted_loss(model, steps * step_tokens)
+        return Forecast(speed, steps, loss, ends_early)
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:

@@ -1,8 +1,9 @@
 """The training loop and one step: forward, loss, backward, clip, optimizer.
 
-A resumed run reads weights, optimizer state and progress from the state that was saved last, and continues after its
-step. It needs nothing else, because batches and dropout follow from the seed and the number of the step. Steps after
-that state are taken again, and their lines in metrics.jsonl are replaced.
+A step depends on the weights, the optimizer state, the seed and the number of the step; with ``minutes`` its learning
+rate depends on the elapsed time, too. So the state that ``--resume`` reads has the weights, the optimizer state, the
+step and the elapsed time. It needs no state of random generators, because batches and dropout are computed from the
+seed and the step. Steps after the saved one are taken again, and their lines in metrics.jsonl are replaced.
 """
 
 import math
@@ -22,7 +23,6 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import open_checkpoint
 from ..weights.checkpoint import check_savable, write_model
-from ..weights.variants import make_network
 from .config import Run, TrainArgs
 from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
@@ -32,10 +32,11 @@ from .state import STATE, Progress, full_state, load_state, read_progress, save_
 
 
 class Trainer:
-    """Trains ``model`` in place, with checkpoints in ``directory``.
+    """Trains ``model`` in place.
 
-    A kill loses only the steps since the last checkpoint. The directory holds metrics.jsonl, the model with the best
-    validation loss, and the latest state. Without a directory nothing is validated or written.
+    ``directory`` gets metrics.jsonl, the model with the best validation loss so far, and the state to resume from. The
+    state is saved after each validation, so a kill loses only the steps since then. Without a directory nothing is
+    validated or written.
     """
 
     def __init__(
@@ -58,29 +59,28 @@ class Trainer:
         self.progress = saved or Progress(dataset.fingerprint)
         self.ranks = ranks or Ranks()
         self.clock = clock
+        self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
         self.stop_signal = 0  # set this in any process to a signal number to end the run after the current step
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
-        self.fraction_done = 0.0  # of the steps or the minutes, the same in all processes
-        self.begin = 0.0  # the clock when the run began, if it had never been interrupted
-        self.context = model.args.max_seq_len
+        # Of the steps or the minutes, the same in all processes
+        self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.device = model.tok_embeddings.weight.device
-        self.dtype = pick_dtype(args.dtype, self.device)
+        self.dtype = pick_dtype(args.dtype, self.device)  # of matrix products: float32 or bfloat16
         self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
 
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
-        self.network_class = type(model)  # FSDP changes the class of the model
         add_dropout(model, args.dropout)
-        # The same network three times: bare (``model``), as several processes train it with DDP or FSDP (``parallel``),
-        # and compiled if asked for (``network``). For one process without compilation all are ``model``.
+        # The same weights, called in three ways: ``model`` samples in one process; ``parallel`` averages gradients over
+        # the processes, with DDP or FSDP; ``network``, which the steps call, is ``parallel``, compiled if asked for.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
+        self.network: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers)
-        self.network = torch.compile(self.parallel) if args.compile else self.parallel
         if directory and self.ranks.is_first:
-            begin_metrics(directory / METRICS, saved.step if saved else -1)
+            begin_metrics(directory / METRICS, saved.step if saved else None)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -91,27 +91,27 @@ class Trainer:
     def steps(self) -> Iterator[dict[str, float]]:
         """Step until the steps or the minutes are used up, or ``stop_signal`` is set; yield the metrics of each step.
 
-        After each validation, and at the end, the state is saved before the metrics are yielded. Raises ValueError if
-        the loss or the gradient norm is not finite; the state that was saved last is kept.
+        All files of a step are written before its metrics are yielded. Raises ValueError if the loss or the gradient
+        norm is not finite; the state that was saved last is kept.
         """
-        self.begin = self.clock() - self.progress.wall_seconds
         self.model.train()
-        self._update_clock()
+        self.start = self.clock() - self.progress.wall_seconds
+        # Fine-tuning begins with a validation, to show the starting point. So does a run that has no step left but was
+        # never validated, because only then is its model saved: Ctrl-C before the first validation, and then --resume
+        # with fewer steps or minutes.
         never_validated = self.directory is not None and self.progress.best_val_loss is None
-        # Validate before the first step of fine-tuning, to show the starting point. Validate also if a resumed run has
-        # no minutes left and was never validated, because its model would otherwise never be saved.
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
-            yield self._record(self.validate())
+            yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
         while self.fraction_done < 1 and not self.stopped_by:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
             seconds = self.clock() - started
-            tokens = self.args.batch_size * self.context
+            tokens = self.args.batch_size * self.model.args.max_seq_len
             measured["tokens_per_second"] = tokens / max(seconds, 1e-9)
             self.progress.step += 1
             self.progress.tokens += tokens
             self.progress.train_seconds += seconds
-            self._update_clock()
+            self._update_clock()  # before the validation, because the last step ends with one
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
@@ -121,33 +121,35 @@ class Trainer:
         """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate."""
         args, ranks = self.args, self.ranks
         step = self.progress.step
-        # Batches are a pure function of (seed, step), dropout also of the rank: resuming needs no generator state.
+        # The batch is a pure function of (seed, step), and each process takes its rows of it.
         batch = self.dataset.batch(
             step,
             batch_size=args.batch_size,
-            context=self.context,
+            context=self.model.args.max_seq_len,
             seed=args.seed,
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
-        # (B, T) each, the rows of this process
-        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)
-        if args.dropout:
+        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)  # (B, T) each
+        if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
-        rows = args.rows_at_once(ranks.world_size)
+        rows = args.micro_batch_rows(ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
             sync_gradients(self.parallel, number == len(micro_batches))
             with self.autocast:
                 logits = self.network(x)  # (B, T, V)
+                # The mean over the tokens of a micro-batch, weighted so that the sum is the mean over all rows
                 loss = cross_entropy(logits, y) * (len(x) / len(inputs))
             loss.backward()
             total += loss.detach()
-        norm = gather(clip_grad_norm_(self.model.parameters(), args.grad_clip or math.inf)).item()
-        train_loss = ranks.sum([total.item() / ranks.world_size], self.device)[0]
-        # The sum is finite only if the loss and the norm are.
+        max_norm = args.grad_clip or math.inf  # 0 is no clipping
+        norm = gather(clip_grad_norm_(self.model.parameters(), max_norm)).item()  # FSDP shards it
+        train_loss = ranks.sum(total.item(), self.device) / ranks.world_size
+        # Both are the same in all processes, so either all of them stop here or none does. Their sum is finite only if
+        # both are.
         self._check_finite(train_loss + norm, step + 1, f"the loss is {train_loss} and the gradient norm {norm}")
 
         set_learning_rate(self.optimizers, lr_scale)
@@ -161,40 +163,44 @@ class Trainer:
         progress = self.progress
         if self.directory is None:
             return {}
-        with self.autocast:
-            loss = validation_loss(self.network, self.model, self.dataset, self.args, self.ranks)
+        loss = self.validation_loss()
         self._check_finite(loss, progress.step, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = unsharded(self.model, self.network_class)
+            best = unsharded(self.model)
             if self.ranks.is_first:
                 write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
+    def validation_loss(self) -> float:
+        with self.autocast:
+            return validation_loss(self.network, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
+
     def _update_clock(self) -> None:
         """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
-        self.progress.wall_seconds = self.clock() - self.begin
+        self.progress.wall_seconds = self.clock() - self.start
         done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        self.fraction_done, signal = self.ranks.max([done, self.stop_signal], self.device)
-        self.stopped_by = int(signal)
+        self.fraction_done = self.ranks.max(done, self.device)
+        self.stopped_by = int(self.ranks.max(self.stop_signal, self.device))
 
     def _check_finite(self, value: float, step: int, message: str) -> None:
         if math.isfinite(value):
             return
         remedy = "start again"
-        if self.directory and self.saved_step > 0:
+        if self.saved_step:
             remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
         raise ValueError(f"step {step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip")
 
-    def _record(self, measured: dict[str, float], save: bool = True) -> dict[str, float]:
+    def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
         if self.directory is None:
             return measured
         if self.ranks.is_first:
+            # Synced before a state is saved, so that the lines up to it are never lost
             append_metrics(self.directory / METRICS, self.progress.step, measured, sync=save)
-        if save and self.progress.step:  # optimizers have no state before their first step
-            self.progress.wall_seconds = self.clock() - self.begin
+        if save:
+            self.progress.wall_seconds = self.clock() - self.start  # with the validation
             state = full_state(self.model, self.optimizers)
             if self.ranks.is_first:
                 save_state(self.directory, state, self.progress)
@@ -214,13 +220,12 @@ def add_dropout(model: Transformer, probability: float) -> None:
 
 
 def initial_model(run: Run, directory: Path) -> Transformer:
-    """A model with random weights, or with those of ``init_from`` and a context that may be shorter.
+    """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
-    If ``directory`` has a state, it will replace the weights, so that they do not matter.
+    If ``directory`` has a state, the source is not read, because the trainer replaces the weights.
     """
+    model = run.network(run.model)
     source = run.train.init_from
-    if source is None or (run.resumed and (directory / STATE).exists()):
-        return run.network(run.model)
-    model = make_network(run.network, run.model)
-    model.load_state_dict(open_checkpoint(source).model(network=run.network).state_dict(), assign=True)
-    return model.requires_grad_(True)
+    if source and not (run.resume and (directory / STATE).exists()):
+        model.load_state_dict(open_checkpoint(source).model(network=run.network).state_dict())
+    return model

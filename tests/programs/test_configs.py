@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from model import Transformer
-from model.training.config import Run, TrainArgs
+from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 from model.training.settings import resolve
-from model.training.sizing import candidate_models, needs_choice
+from model.training.sizing import needs_choice
 from train import sort_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -19,16 +19,15 @@ CONFIGS = sorted((ROOT / "configs").glob("*.toml"))
 
 
 def resolved(config: Path, **flags) -> Run:
-    return resolve(config, config, flags, resume=False, ranks=Ranks())
+    return resolve(config, flags, resume=False, ranks=Ranks())
 
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda path: path.stem)
 def test_a_config_builds_and_takes_a_step(config, tmp_path):
     run = resolved(config, out_dir=tmp_path / "new")
-    args = candidate_models(run.settings)[0] if needs_choice(run.settings) else run.model
-    model = Transformer(args)
-    optimizers = build_optimizers(model, TrainArgs() if needs_choice(run.settings) else run.train)
-    tokens = torch.randint(args.vocab_size, (1, 17))  # (B, T + 1)
+    model = Transformer(run.model)
+    optimizers = build_optimizers(model, run.train)
+    tokens = torch.randint(run.model.vocab_size, (1, 17))  # (B, T + 1)
     before = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
     before.backward()
     for optimizer in optimizers:
@@ -54,9 +53,9 @@ def test_configs_have_published_settings_and_the_demo_is_the_same_for_everyone()
 
 def test_a_shipped_config_is_found_by_name_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for name in ("demo.toml", "configs/demo.toml"):
-        assert sort_arguments([name], {}, resume=False) == (ROOT / "configs" / "demo.toml", {})
-    with pytest.raises(ValueError, match=r"mine.toml does not exist: .*shakespeare_char.toml"):
-        sort_arguments(["mine.toml"], {}, resume=False)
+    assert sort_arguments(["demo.toml"], {}, resume=False) == (ROOT / "configs" / "demo.toml", {})
+    for name in ("mine.toml", "mine/demo.toml"):
+        with pytest.raises(ValueError, match=rf"{name} does not exist: .*shakespeare_char.toml"):
+            sort_arguments([name], {}, resume=False)
     Path("demo.toml").write_text("dim = 32", encoding="utf-8")
     assert sort_arguments(["demo.toml", "demo"], {}, resume=False) == (Path("demo.toml"), {"data": ("demo",)})

@@ -392,11 +392,11 @@ def test_the_run_goes_on_if_nobody_reads_the_output():
 
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
-    assert "trained        0 steps, 0 tokens" in err
+    assert "trained        1 step, 64 tokens" in err
     assert "validation     5." in err
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
-    assert steps("out") == [1, 2], "no step was taken, so the run began again"
+    assert steps("out") == [1, 2]
     capsys.readouterr()
     message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
     assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
@@ -419,7 +419,7 @@ def test_ctrl_c_saves_exits_with_130_and_the_run_can_be_resumed():
 @pytest.fixture
 def speed(monkeypatch):
     """A fixed speed, so that the choice does not depend on a clock."""
-    monkeypatch.setattr(choice, "tokens_per_second", lambda _, __, model, *___: 3e8 / count_parameters(model).hidden)
+    monkeypatch.setattr(choice, "tokens_per_second", lambda *args: 3e8 / count_parameters(args[3]).hidden)
 
 
 def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
@@ -428,7 +428,7 @@ def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
         capsys, "--data", "text.txt", "--tokenizer", "char", "--minutes", "0.02", "--out_dir", "first", "--seed", "4"
     )
     settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
-    assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0], 0.02)
+    assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0][:2], 0.02)
     assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
     assert re.search(r"expected       about .* after [\d,]+ steps?, .* epochs, at [\d,]+ tokens/s; too little to", err)
     assert load_model("first").args.dim == settings["dim"]
@@ -462,7 +462,7 @@ def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):
     argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
     assert run(*argv, "--plan") == 0
     planned = rows(capsys.readouterr().out)
-    monkeypatch.setattr(choice, "tokens_per_second", lambda _, __, model, *___: 3e7 / count_parameters(model).hidden)
+    monkeypatch.setattr(choice, "tokens_per_second", lambda *args: 3e7 / count_parameters(args[3]).hidden)
     monkeypatch.setattr(train, "Trainer", interrupted)
     assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 130
     assert run(*argv, "--out_dir", "other") == 130
@@ -481,9 +481,6 @@ def test_the_command_of_a_fine_tuning_plan_is_complete(capsys, speed):
     assert run("text.txt", "--init_from", "base", "--minutes", "1", "--plan") == 0
     planned = rows(capsys.readouterr().out)
     assert "nats" not in planned["expected"]  # the law does not cover fine-tuning
-    assert run(*shlex.split(planned.pop("command"))[2:], "--plan") == 0
+    assert run(*shlex.split(planned["command"])[2:], "--plan") == 0
     repeated = rows(capsys.readouterr().out)
-    assert {name: repeated[name] for name in ("model", "training")} == {
-        name: planned[name] for name in ("model", "training")
-    }
-    assert "command" not in repeated
+    assert repeated == planned | {"expected": repeated["expected"]}  # which depends on the clock

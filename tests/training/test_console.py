@@ -51,10 +51,10 @@ def test_the_announcement(monkeypatch):
     monkeypatch.setattr("model.training.console.free_memory", lambda device: 3 * 10**9)
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
     run = Run(
-        settings | {"init_from": Path("base")}, Path("run"), resumed=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2")
+        settings | {"init_from": Path("base")}, Path("run"), resume=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2")
     )
     forecast = Forecast(2400.0, 48, 1.25, ends_early=True)
-    assert announcement(run, TEXT, Ranks(), forecast, directory="runs/my run", command="").splitlines() == [
+    assert announcement(run, TEXT, Ranks(), forecast, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory         about 401 MB at the peak, 3.0 GB free",
         "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11; "
@@ -173,9 +173,3 @@ def test_the_bar_shows_the_part_of_the_minutes_or_steps_and_the_remaining_time(t
     run.step = timed
     train_in_console(run)
     assert re.search(r" 50%\|█+ +\| 00:30 left, step 2, ", capfd.readouterr().err)
-
-
-def test_only_the_first_process_prints(tmp_path, capfd, monkeypatch):
-    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: 1.0)
-    train_in_console(trainer(tmp_path, ranks=Ranks(rank=1), max_steps=10, sample_every=5))
-    assert capfd.readouterr() == ("", "")

@@ -8,6 +8,7 @@ import torch
 from model import ModelArgs, Transformer
 from model.training import estimate
 from model.training.config import TrainArgs
+from model.training.distributed import Ranks
 from model.training.estimate import (
     check_training_memory,
     count_parameters,
@@ -18,7 +19,6 @@ from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 
 ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)
-CPU = torch.device("cpu")
 
 
 def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int:
@@ -98,14 +98,14 @@ def test_a_run_that_does_not_fit_is_refused_and_the_error_says_what_to_lower(mon
     needed = peak_memory(ARGS, train, torch.float32)
     for free in (needed, None):
         monkeypatch.setattr(estimate, "free_memory", lambda device, free=free: free)
-        check_training_memory(ARGS, train, CPU)
+        check_training_memory(ARGS, train, Ranks())
     monkeypatch.setattr(estimate, "free_memory", lambda device: needed - 1)
     message = (
         r"^this run needs about \d+ MB of memory, but \d+ MB are free on cpu: 3 MB for .* parameters .*lower dim.* "
         "32 x 96 tokens at once .lower micro_batch_size, batch_size or max_seq_len.$"
     )
     with pytest.raises(ValueError, match=message):
-        check_training_memory(ARGS, train, CPU)
+        check_training_memory(ARGS, train, Ranks())
 
 
 def test_on_a_gpu_the_free_memory_counts_and_not_the_total(monkeypatch):

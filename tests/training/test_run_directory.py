@@ -50,7 +50,7 @@ def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line
     assert read_metrics(path) == [*lines[:4], {"step": 4, "train_loss": 9.0}]
     begin_metrics(path, 0)
     assert read_metrics(path) == lines[:1]
-    begin_metrics(path, -1)
+    begin_metrics(path, None)
     assert path.read_bytes() == b""
 
 

@@ -19,11 +19,10 @@ SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len
 @pytest.fixture(autouse=True)
 def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "default.toml").write_text("dim = 32\nn_heads = 4\nlr = 0.5\n", encoding="utf-8")
 
 
 def resolved(config=None, resume=False, ranks=None, **flags):
-    return resolve(config and Path(config), Path("default.toml"), flags, resume, ranks or Ranks())
+    return resolve(config and Path(config), flags, resume, ranks or Ranks())
 
 
 def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, data=("a.txt",), **settings) -> Path:
@@ -37,25 +36,23 @@ def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, dat
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_defaults():
-    assert resolved().train.lr == 0.5
-    assert resolved().train.muon_lr == TrainArgs().muon_lr
-    Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
-    mine = resolved("mine.toml", n_heads=2)
-    assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, TrainArgs().lr)
+    Path("mine.toml").write_text("dim = 64\nlr = 0.5\n", encoding="utf-8")
+    mine = resolved("mine.toml", n_heads=2, lr=0.25)
+    assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, 0.25)
+    assert mine.train.muon_lr == TrainArgs().muon_lr
 
 
-def test_a_run_without_a_config_is_the_demo_or_takes_minutes_or_steps():
-    assert resolved().model.dim == resolved(max_steps=9).model.dim == 32
+def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
     assert (chosen.settings["minutes"], "dim" in chosen.settings, needs_choice(chosen.settings)) == (2.5, False, True)
-    assert resolved(minutes=7.0).settings["minutes"] == 7.0
+    assert resolved(data=("a.txt",), minutes=7.0).settings["minutes"] == 7.0
     by_steps = resolved(data=("a.txt",), max_steps=9)
     assert (by_steps.train.minutes, by_steps.train.max_steps, needs_choice(by_steps.settings)) == (None, 9, False)
 
 
 @pytest.mark.parametrize(
     ("minutes", "others", "context"), [(1.9, {}, 128), (2.0, {}, None), (1.9, {"max_seq_len": 64}, 64),
-                                       (1.9, {"dim": 64, "n_layers": 2}, None)],
+                                       (1.9, {"dim": 64}, None)],
 )  # fmt: skip
 def test_below_two_minutes_the_context_of_a_chosen_model_is_half_of_the_default(minutes, others, context):
     assert resolved(data=("a.txt",), minutes=minutes, **others).settings.get("max_seq_len") == context
@@ -73,7 +70,7 @@ def test_below_two_minutes_the_context_of_a_chosen_model_is_half_of_the_default(
         (None, ("..",), "text"),
         (None, ("红楼梦.txt",), "红楼梦"),
         (None, ("a b&c.txt",), "a-b-c"),
-        (None, None, "default"),
+        (None, None, "python-docs"),
     ],
 )
 def test_a_run_is_named_after_its_config_or_its_text(config, data, name):
@@ -103,7 +100,7 @@ def test_the_error_for_an_unwritable_out_dir_names_it(monkeypatch):
 def test_resume_uses_the_saved_settings_and_lists_the_changes():
     write_run("run", lr=0.25, max_steps=100)
     same = resolved(resume=True, out_dir=Path("run"))
-    assert (same.model.dim, same.train.lr, same.changes, same.resumed) == (16, 0.25, (), True)
+    assert (same.model.dim, same.train.lr, same.changes, same.resume) == (16, 0.25, (), True)
     changed = resolved(resume=True, out_dir=Path("run"), max_steps=200, batch_size=4, lr=0.125)
     assert changed.changes == ("batch_size 32 -> 4", "max_steps 100 -> 200", "lr 0.25 -> 0.125")
     assert (changed.train.max_steps, changed.train.batch_size) == (200, 4)

@@ -50,7 +50,7 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     uninterrupted.run()
     assert stop_at(trainer(tmp_path / "resumed", **settings), steps // 2).progress.step == steps // 2
     resumed = trainer(tmp_path / "resumed", resume=True, **settings)
-    assert resumed.progress.step == steps // 2
+    assert (resumed.progress.step, resumed.fraction_done) == (steps // 2, 0.5)
     resumed.run()
     assert same(weights(uninterrupted.model), weights(resumed.model))
     assert without_speed(tmp_path / "resumed") == without_speed(tmp_path / "uninterrupted")
@@ -93,7 +93,7 @@ def test_samples_and_validations_do_not_change_a_run(tmp_path):
     for _ in sampled.steps():
         list(generate(sampled.model, [[1, 2]], max_new_tokens=3, temperature=1.0, seed=sampled.progress.step))
         torch.rand(3), np.random.rand(3)
-        validation_loss(sampled.network, sampled.model, sampled.dataset, sampled.args, Ranks())
+        sampled.validation_loss()
     assert same(weights(plain.model), weights(sampled.model))
 
 
@@ -155,6 +155,13 @@ def test_a_resumed_run_has_only_the_remaining_minutes(tmp_path):
     resumed.run()
     assert 60 <= resumed.progress.wall_seconds < 66
     assert next(ticks) - began < 60 - used + 6
+
+
+def test_a_run_with_no_step_left_is_validated_so_that_its_model_is_saved(tmp_path):
+    stopped = stop_at(trainer(tmp_path, eval_every=100), 5)
+    assert not (tmp_path / "model.safetensors").exists()
+    assert trainer(tmp_path, resume=True, max_steps=5).run().best_step == 5
+    assert same(weights(load_model(tmp_path)), weights(stopped.model))
 
 
 def test_fine_tuning_that_ends_right_after_its_first_validation_begins_again(tmp_path):
@@ -234,7 +241,7 @@ def test_validation_scores_each_token_once(tmp_path):
         total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
     add_dropout(model, 0.5)  # must have no effect here
     model.train()
-    loss = validation_loss(model, model, text, args, Ranks())
+    loss = validation_loss(model, text, args, ARGS.max_seq_len, Ranks())
     assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
     assert model.training
     assert all(p.grad is None for p in model.parameters())
