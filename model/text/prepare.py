@@ -19,11 +19,11 @@ from tqdm import tqdm
 from ..cli import quantity
 from ..cli.machine import count_cores
 from .dataset import Dataset
-from .sources import SPOOLED, Documents, changed_files
+from .sources import Documents, file_digest
 from .token_cache import cached
 from .tokenizer import Tokenizer
 
-TOKENS_FORMAT = 2  # increase when the files of an entry change, so that older entries are not reused
+TOKENS_FORMAT = 3  # increase when the files of an entry change, so that older entries are not reused
 BATCH = 128  # chunks tokenized together: up to 2 million characters
 META = "meta.json"
 
@@ -41,7 +41,7 @@ def prepare(
 
     The validation text is ``val_documents``, or else the end of the tokens, beginning at the chunk nearest to
     ``val_fraction`` of them, so within 8,000 characters of it. The ids are cached in ``cache_dir``; the key is the
-    files' paths, sizes and times, and the tokenizer. Raises ValueError if the training text is too short, if the
+    files' paths and content, and the tokenizer. Raises ValueError if the training text is too short, if the
     validation text is empty, or if a file changes while it is tokenized.
     """
     sources = [documents, *([val_documents] if val_documents else [])]
@@ -98,13 +98,13 @@ def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer) -> No
         for file in (ids_file, chunks_file):
             file.flush()
             os.fsync(file.fileno())
-    statuses = [status for source in sources for status in source.statuses]
     meta = {
+        "format": TOKENS_FORMAT,
         "dtype": str(dtype),
         "bos_id": tokenizer.bos_id,
         "val_chunk": begins[1] if len(begins) > 1 else None,
         "fingerprint": hashlib.sha256(f"{digest.hexdigest()} {tokenizer.fingerprint}".encode()).hexdigest(),
-        "files": [status for status in statuses if not os.path.basename(status[0]).startswith(SPOOLED)],
+        "digests": [(path, digest) for source in sources for path, digest in source.digests if path],
     }
     (folder / META).write_text(json.dumps(meta), encoding="utf-8")
 
@@ -123,7 +123,7 @@ def _encoded(documents: Documents, tokenizer: Tokenizer) -> Iterator[tuple[str, 
 
 
 def load_dataset(folder: Path, val_fraction: float) -> Dataset | None:
-    """The cache entry in ``folder``; None if it is missing or damaged.
+    """The cache entry in ``folder``; None if it is missing, damaged or of another version of this program.
 
     If the validation text begins inside a document, its first token is the last one before it: the context from which
     the first token that counts is predicted.
@@ -135,7 +135,7 @@ def load_dataset(folder: Path, val_fraction: float) -> Dataset | None:
         chunks = np.memmap(folder / "chunks.bin", np.int64, "r").reshape(-1, 2)  # (N + 1, 2): tokens, bytes before each
     except (OSError, ValueError):
         return None
-    if chunks[-1, 0] != len(tokens):
+    if meta.get("format") != TOKENS_FORMAT or chunks[-1, 0] != len(tokens):
         return None
     val_chunk = meta["val_chunk"]
     if val_chunk is None:  # at least one chunk for training, and if there are several, one for validation
@@ -149,7 +149,8 @@ def load_dataset(folder: Path, val_fraction: float) -> Dataset | None:
 
 def changed_since(dataset: Dataset) -> list[str]:
     """The paths of the text files that changed or were removed after the dataset was made from them."""
-    return changed_files(_read_meta(dataset.entry)["files"]) if dataset.entry else []
+    digests = _read_meta(dataset.entry)["digests"] if dataset.entry else []
+    return [path for path, digest in digests if file_digest(path) != digest]
 
 
 def _read_meta(folder: Path) -> dict[str, Any]:

@@ -87,7 +87,7 @@ def open_bytes(path: Path, name: str) -> Iterator[Any]:
 @contextmanager
 def open_text(file: File) -> Iterator[TextIO]:
     """Open a file without a byte order mark. Line ends are unchanged. Reading raises ValueError if it is not UTF-8."""
-    with open_bytes(file.path, file.name) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="\n") as stream:
+    with open_bytes(file.path, file.name) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         try:
             yield stream
         except UnicodeDecodeError as error:

@@ -1,13 +1,14 @@
 """Read the documents in the fields of JSON lines, JSON arrays, CSV and TSV, and detect these formats."""
 
 import csv
+import io
 import itertools
 import json
 from collections.abc import Iterator
 from typing import Any, Literal, TextIO
 
 FileFormat = Literal["text", "json lines", "json array", "csv"]
-MAX_FIELD = 100_000_000  # characters of a field of a CSV file
+MAX_HEADER, MAX_FIELD = 1 << 16, 100_000_000  # characters of the first row and of a field of a CSV file
 DELIMITERS = ",\t;|"
 
 
@@ -37,7 +38,7 @@ def json_format(start: str) -> FileFormat:
 def has_field(file_format: FileFormat, start: str, text_key: str) -> bool:
     """Whether the first documents of a table or an array that starts with ``start`` have the field ``text_key``."""
     if file_format == "csv":
-        return text_key in _columns(start.partition("\n")[0], text_key)[1]
+        return text_key in _columns(start, text_key)[1]
     is_array_of_texts = start.lstrip()[1:].lstrip().startswith('"')
     return is_array_of_texts or json.dumps(text_key) in start or json.dumps(text_key, ensure_ascii=False) in start
 
@@ -79,19 +80,20 @@ def _parsed(text: str, where: str) -> Any:
 
 
 def _csv_rows(file: TextIO, name: str, text_key: str) -> Iterator[str]:
-    """The column ``text_key`` of each row. The first line names the columns; quoted fields may contain line ends.
+    """The column ``text_key`` of each row. The first row names the columns; quoted fields may contain line ends.
 
     Rows that are too short to have the column are skipped; rows that are too long are an error.
     """
     csv.field_size_limit(MAX_FIELD)  # the default is 131,072; the csv module has only one limit per process
-    header = file.readline()
-    delimiter, columns = _columns(header, text_key)
+    start = file.read(MAX_HEADER) + file.readline()  # whole lines
+    delimiter, columns = _columns(start, text_key)
     if text_key not in columns:
         raise ValueError(
             f"{name} has no column {text_key!r}: give text_key one of {_list_names(columns)}, or copy the file to a "
             "name that ends in .txt to train on it as it is"
         )
-    rows = csv.DictReader(itertools.chain([header], file), delimiter=delimiter, strict=True)
+    lines = itertools.chain(io.StringIO(start, newline=""), file)
+    rows = csv.DictReader(lines, delimiter=delimiter, strict=True)
     try:
         for row in rows:
             if None in row:  # where DictReader puts the fields that have no column
@@ -105,12 +107,15 @@ def _csv_rows(file: TextIO, name: str, text_key: str) -> Iterator[str]:
         ) from None
 
 
-def _columns(header: str, text_key: str) -> tuple[str, list[str]]:
-    """The delimiter that gives the header a column ``text_key``, or else the most columns; and these columns.
+def _columns(start: str, text_key: str) -> tuple[str, list[str]]:
+    """The delimiter that gives the first row a column ``text_key``, or else the most columns; and these columns.
 
     csv.Sniffer finds none for a single column, takes the full stop of prose for one, and misses doubled quotes.
     """
-    splits = [(delimiter, next(csv.reader([header], delimiter=delimiter), [])) for delimiter in DELIMITERS]
+    splits = []
+    for delimiter in DELIMITERS:
+        rows = csv.reader(io.StringIO(start, newline=""), delimiter=delimiter)
+        splits.append((delimiter, next(rows, [])))
     return max(splits, key=lambda split: (text_key in split[1], len(split[1])))
 
 

@@ -30,10 +30,9 @@ COPY_WEIGHTS = sys.platform == "win32"
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
 
-
-# An opened checkpoint: its headers have been read and checked, its weights not. ``tensors`` yields (name, tensor),
-# memory-mapped if the format allows it; ``dtype`` is that of its matrices, ``shapes`` are those of all tensors.
-# ``subclass_name`` is module:Class if the weights are those of a subclass of Transformer.
+# ``tensors`` yields (name, tensor), memory-mapped if the format allows it; ``dtype`` is that of the matrices,
+# ``shapes`` are those of all tensors. ``subclass_name`` is module:Class if the weights are those of a subclass of
+# Transformer.
 Format = HuggingFace | Meta | Llama2c
 
 

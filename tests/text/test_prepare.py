@@ -86,7 +86,8 @@ def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, token
         return prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=fraction)
 
     first = prepared(tmp_path, tokenizer, ENGLISH * 9)
-    status = os.stat(tmp_path / "text.txt")
+    os.utime(tmp_path / "text.txt", ns=(0, 0))
+    assert changed_since(first) == []
     with monkeypatch.context() as patch:
         patch.setattr(tokenizer, "encode_batch", None)  # nothing is tokenized again
         same, another_split = prepare_again(0.1), prepare_again(0.5)
@@ -95,8 +96,10 @@ def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, token
     assert not np.array_equal(another_split.train, first.train)
     assert same.fingerprint == first.fingerprint != another_split.fingerprint
 
+    size = (tmp_path / "text.txt").stat().st_size
     (tmp_path / "text.txt").write_bytes((ENGLISH.upper() * 9).encode())
-    os.utime(tmp_path / "text.txt", ns=(status.st_atime_ns, status.st_mtime_ns + 1))
+    os.utime(tmp_path / "text.txt", ns=(0, 0))
+    assert (tmp_path / "text.txt").stat().st_size == size
     changed = prepare_again(0.1)
     assert changed.entry != first.entry
     assert changed.fingerprint != first.fingerprint

@@ -1,7 +1,6 @@
 """Training a tokenizer: any text, deterministic, without output; errors name the possible vocabulary sizes."""
 
 import random
-from collections import Counter
 
 import pytest
 
@@ -9,7 +8,6 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import (
     cached_tokenizer,
-    count_covering,
     default_vocab_size,
     spread_sample,
     train_tokenizer,
@@ -121,8 +119,3 @@ def test_the_rarest_of_many_characters_are_encoded_as_bytes(tmp_path):
     assert len(tokenizer.encode(common, bos=False)) <= 1000
     assert len(tokenizer.encode("龘", bos=False)) == 3
     assert tokenizer.decode(tokenizer.encode(text)) == text
-
-
-@pytest.mark.parametrize(("fraction", "distinct"), [(0.5, 1), (0.51, 2), (5 / 6, 2), (0.9, 3), (1.0, 3)])
-def test_the_most_frequent_characters_that_cover_a_fraction_are_counted(fraction, distinct):
-    assert count_covering(Counter("aaabbc"), fraction) == distinct
