@@ -14,6 +14,7 @@ import platform
 import re
 import sys
 import tempfile
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -59,10 +60,10 @@ def generation(llama2c: Path | None) -> list[Row]:
         peers.write_model(generate.ARGS, directory)
         speeds = generate.alternate(peers.contenders(directory, "float32", program, options), 5)
         rows = [("tokens/s generated, float32", way, f"{figure:.0f}") for way, figure in speeds.items()]
-        for way, run in peers.launches(directory, program, options.threads).items():
-            if way != "compiled":
-                times = [run(1) for _ in range(4)]
-                rows.append(("seconds from launch to the first token", way, f"{sorted(times[1:])[1]:.2f}"))
+        launches = {way: partial(run, 1) for way, run in peers.launches(directory, program, options.threads).items()}
+        del launches["compiled"]
+        times = generate.alternate(launches, 3)
+        rows += [("seconds from launch to the first token", way, f"{figure:.2f}") for way, figure in times.items()]
         tokens = torch.randint(generate.ARGS.vocab_size, (2, 200))
         theirs = LlamaForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
         with torch.no_grad():
