@@ -10,9 +10,9 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
 	@echo
-	$(BIN)/python generate.py --prompt "Return a new" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
+	$(BIN)/python generate.py --prompt "Open a file" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
 	@echo
-	$(BIN)/python -m study page --out runs/page.html
+	$(BIN)/python -m study page --prompt "Open a file" --out runs/page.html
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal

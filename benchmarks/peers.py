@@ -33,6 +33,7 @@ from benchmarks.generate import alternate, seconds
 from benchmarks.large import SHAPES
 from model import ModelArgs, Transformer, generate
 from model.cli.machine import pick_dtype
+from model.decoding.network import for_decoding
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import llama2c, load_model, save_model
 
@@ -98,8 +99,8 @@ def llama_cpp_speed(directory: Path, dtype: str, tokens: int, threads: int) -> f
     return float(report[0]["avg_ts"])
 
 
-def our_speed(model: Transformer, tokens: int, compile: bool) -> float:
-    return tokens / seconds(lambda: list(generate(model, [[1]], tokens, compile=compile)))
+def our_speed(model: Transformer, tokens: int) -> float:
+    return tokens / seconds(lambda: list(generate(model, [[1]], tokens)))
 
 
 def transformers_speed(directory: Path, dtype: str, tokens: int) -> Callable[[], float]:
@@ -119,8 +120,8 @@ def contenders(
     dtypes = {"float32": torch.float32, "bfloat16": torch.bfloat16, "int8": pick_dtype("int8", torch.device("cpu"))}
     model = load_model(directory, dtype=dtypes[dtype], int8=dtype == "int8")
     turns: dict[str, Callable[[], float]] = {
-        "compiled": partial(our_speed, model, tokens, True),
-        "eager": partial(our_speed, model, tokens, False),
+        "compiled": partial(our_speed, for_decoding(model, compile=True), tokens),
+        "eager": partial(our_speed, model, tokens),
     }
     if dtype != "int8":
         turns["transformers"] = transformers_speed(directory, dtype, tokens)

@@ -2,6 +2,7 @@
 
 import ast
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,12 @@ def test_every_name_in_the_text_exists():
             assert name in everything | words, name
 
 
-def test_every_package_is_on_the_page():
-    packages = {path.parent.name for path in (REPO / "model").glob("*/__init__.py")}
-    assert {name for name in packages if f"| `model/{name}/` |" not in PAGE} == set()
+def test_every_program_package_and_folder_is_on_the_page():
+    tracked = subprocess.run(["git", "ls-files"], cwd=REPO, capture_output=True, encoding="utf-8", check=False).stdout
+    files = [Path(name) for name in tracked.split()]
+    if not files:
+        pytest.skip("not a git checkout")
+    programs = {file.name for file in files if len(file.parts) == 1 and file.suffix == ".py"}
+    folders = {f"{file.parts[0]}/" for file in files if len(file.parts) > 1 and not file.parts[0].startswith(".")}
+    packages = {f"model/{file.parts[1]}/" for file in files if file.parts[0] == "model" and len(file.parts) > 2}
+    assert {name for name in programs | folders | packages if f"`{name}`" not in PAGE} == set()
