@@ -13,6 +13,7 @@ from filelock import FileLock, Timeout
 
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
+from ..ranges import is_number
 from ..text.token_cache import note_use
 from ..weights import save_tokenizer
 from ..weights.tokenizers import TEMPLATE
@@ -92,9 +93,12 @@ def locked(directory: Path) -> Iterator[None]:
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
     try:
-        return [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
+        lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
     except (ValueError, TypeError):
-        raise ValueError(f"{path} is damaged: restore or remove it") from None
+        lines = [{"step": None}]
+    if not all(is_number(line["step"]) for line in lines):
+        raise ValueError(f"{path} is damaged: restore or remove it")
+    return lines
 
 
 def begin_metrics(path: Path, saved_step: int | None) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from ..cli import Settings, from_settings, quantity, read_toml
+from ..cli import Settings, from_settings, print_note, quantity, read_toml
 from ..cli.settings import setting_fields
 from ..config import ModelArgs
 from ..text.sources import is_pipe
@@ -125,6 +125,11 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
     architecture = vars(checkpoint.args)
     context = flags.get("max_seq_len", FINE_TUNING_CONTEXT)
     fixed = architecture | {"max_seq_len": min(context, architecture["max_seq_len"])}
+    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
+        print_note(
+            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
+            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
+        )
     for name, value in flags.items():
         if name in fixed and value != fixed[name]:
             raise ValueError(

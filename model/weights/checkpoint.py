@@ -110,9 +110,10 @@ class Checkpoint:
         """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
         for name, tensor in model.state_dict().items():
             if not is_finite(tensor):
+                too_large = ", or load them in float32 if their numbers are too large for float16"
                 raise ValueError(
-                    f"{self.path}: {name} contains NaN or infinity: get the weights again, or load them in float32 if "
-                    f"their numbers are too large for {str(tensor.dtype).removeprefix('torch.')}"
+                    f"{self.path}: {name} contains NaN or infinity: get the weights again"
+                    + (too_large if tensor.dtype == torch.float16 else "")
                 )
 
 

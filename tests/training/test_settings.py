@@ -149,13 +149,14 @@ def published() -> Path:
     return Path("published")
 
 
-def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
+def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published, capsys):
     tuned = resolved(init_from=published)
     assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
     assert resolved(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert resolved(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
     save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long", ids={})
     assert resolved(init_from=Path("long")).settings["max_seq_len"] == 1024
+    assert "4,096" in capsys.readouterr().err
     assert resolved(init_from=Path("long"), max_seq_len=2048).settings["max_seq_len"] == 2048
 
 
