@@ -242,8 +242,8 @@ def linear_mv_in_slices(x: Tensor, weight: Tensor) -> Tensor:
     """The slices times one row, as a vector."""
     slices = math.gcd(weight.shape[0], SLICES)
     weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
-    columns = x.reshape(-1, 1).expand(slices, -1, -1)  # (slices, in, 1)
-    return torch.bmm(weights, columns).view(*x.shape[:-1], -1)  # (..., out)
+    column = x.reshape(1, -1).mT  # (in, 1); with the strides of x.reshape(-1, 1) the product takes three times as long
+    return torch.bmm(weights, column.expand(slices, -1, -1)).view(*x.shape[:-1], -1)  # (..., out)
 
 
 def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
