@@ -84,7 +84,7 @@ def shakespeare(data: str) -> list[Row]:
     """This network and GPT-2 in nanoGPT's setting, trained with the same sizes, data and number of steps."""
     race = time_to_loss.finished_race(data, NANOGPT, time_to_loss.TARGET)
     gpt2 = race.gpt2
-    theirs = validation_loss(gpt2, gpt2, race.trainer.dataset, TrainArgs(batch_size=64), race.trainer.ranks)
+    theirs = validation_loss(gpt2, race.trainer.dataset, TrainArgs(batch_size=64), 64, race.trainer.ranks)
     what = "nats per character after {} steps"
     rows = [
         (what.format(race.trainer.progress.step), "ropewalk", f"{race.curve[-1][1]:.3f}"),
