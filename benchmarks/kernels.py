@@ -28,6 +28,8 @@ from model.weights.int8 import quantize
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
+ONE_ROW = ("mv", "mv in slices", "elementwise")  # implementations for one row of x alone
+COMPILED = ("elementwise",)  # many sums, which only a compiler turns into one loop
 BYTES = 2**28  # of weights that are read in one round
 
 
@@ -138,12 +140,13 @@ def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
             weights = [(torch.randn(out, columns).to(dtype),) for _ in range(count)]
             x = torch.randn(rows, 1, columns).to(dtype)
             case = f"{rows} x {out} x {columns}"
-            candidates = {name: product for name, product in kernels.LINEAR.items() if rows == 1 or "mv" not in name}
+            left_out = COMPILED if rows == 1 else ONE_ROW
+            candidates = {name: product for name, product in kernels.LINEAR.items() if name not in left_out}
             chosen = name_of(kernels.choose_linear(x, weights[0][0]), kernels.LINEAR)
             report.products(case, candidates, chosen, x, weights, rounds)
             if rows == 1:
                 chosen = name_of(choice_when_compiled(kernels.choose_linear, x, weights[0][0]), kernels.LINEAR)
-                report.products(f"{case}, compiled", compile_all(candidates), chosen, x, weights, rounds)
+                report.products(f"{case}, compiled", compile_all(kernels.LINEAR), chosen, x, weights, rounds)
 
 
 @torch.no_grad()
@@ -154,8 +157,7 @@ def time_int8_products(rounds: int, report: Report) -> None:
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(1, 1, columns).to(dtype)
             case = f"1 x {out} x {columns}, x in {str(dtype)[6:]}"
-            eager = dict(kernels.INT8)
-            del eager["elementwise"]  # it consists of many sums, which only a compiler turns into one loop
+            eager = {name: product for name, product in kernels.INT8.items() if name not in COMPILED}
             chosen = name_of(kernels.choose_int8(x, scales), kernels.INT8)
             report.products(case, eager, chosen, x, weights, rounds)
             chosen = name_of(choice_when_compiled(kernels.choose_int8, x, scales), kernels.INT8)
@@ -164,7 +166,7 @@ def time_int8_products(rounds: int, report: Report) -> None:
 
 def attention_runs(case: AttentionCase, dtype: torch.dtype, compiled: bool = False) -> tuple[dict[str, Run], str]:
     """A run of each kernel, in training with its backward pass, and the name of the chosen kernel."""
-    candidates = {name: kernel for name, kernel in kernels.ATTENTION.items() if compiled or name != "elementwise"}
+    candidates = {name: kernel for name, kernel in kernels.ATTENTION.items() if compiled or name not in COMPILED}
     query_shape = (case.B, case.H, case.T, case.D)
     key_shape = (case.B, case.K, case.S, case.D)
     q, k, v = (torch.randn(shape).to(dtype) for shape in (query_shape, key_shape, key_shape))

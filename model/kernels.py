@@ -19,7 +19,7 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         float32, 32000 x 288, mv in slices / slices                  32/17
         float32, 5632 x 2048, mv in slices / slices                  35/29
         float32, 32000 x 2048, compiled (2)                          15/39/46   22/16/16
-        float32, 2048 x 5632, compiled (2)                           14/21/26   21/13/13
+        float32, 2048 x 5632, compiled (2)                           14/21/31   21/13/13
         float32, 16 rows x 288 x 288                      9.8/-/8.1  4.8/-/4.4  3.3/-/2.2
         float32, 16 rows x 5632 x 2048                               5/-/8
         bfloat16, 32000 x 288                  9/28/14    23/12/23   13/8/12    8.6/9.8/8.5 16/17/16
@@ -27,11 +27,12 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         bfloat16, 5632 x 2048                  19/24/19   27/21/27   14/7/12    10/19/18    20/20/20
         bfloat16, 32000 x 2048                            30/15/29   13/11/14   10/22/22
         bfloat16, 32000 x 2048, compiled (2)              28/40/40   12/37/45   10/12/12
+        bfloat16, 2048 x 5632, compiled (2)                          17/22/33
     int8, x in bfloat16: packed / dequantized
         5632 x 2048                                                  14/4.6     8.7/2.3     13/-
         2048 x 5632                                       19/- (1)   19/5.2     13/2.9      20/-
     int8, compiled: packed / elementwise
-        2048 x 5632, x in float32                         24/18      18/12      11/7.4
+        2048 x 5632, x in float32 (3)                     24/18      20/23      11/7.4
         5632 x 2048, x in bfloat16                        -/27 (1)   15/29      7.8/9.2     -/1.9
     attention: blockwise / fused
         bfloat16, training 16 x 256, 8/8 of 32 24/34     15/37      32/66      73/113      483/150
@@ -47,7 +48,8 @@ AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measu
         float32, after 1,900, 32/4 of 64                             547/263
 
 (1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
-(2) Zen 4: in parts instead of slices, in a quiet hour. In parts, a token of the 15M network takes 1.81 ms, else 2.06.
+(2) Zen 4: elementwise instead of slices, in a quiet hour. A token of the 15M network takes 1.81 ms, with mv 2.06.
+(3) Zen 5 and Ice Lake: with one sum for a whole row, which on Zen 4 reads 12 GB/s.
 
 Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
 
@@ -190,7 +192,9 @@ ATTENTION: dict[str, Attend] = {
 # --- Products: x (..., in), weight (out, in) -> (..., out)
 
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
-MV_PARTS = 4  # of a weight matrix: a core reads so many rows at a time, and each number of x once for all of them
+PARTS = 4  # of a weight matrix: compiled code reads so many rows at a time, and each number of x once for all of them
+LONGEST_SUM = 4096  # the compiler adds up more numbers in a more accurate way, which takes half as long again
+ROW_PIECES = 8  # of a longer row of the weight, with a sum each
 MIN_LARGE_WEIGHTS = 1_000_000  # below, neither the parts nor a call of the library gain anything
 MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
 
@@ -210,8 +214,8 @@ def choose_linear(x: Tensor, weight: Tensor) -> Product:
     """The choice for few rows, for which a product takes the time of reading the weights; for more rows, F.linear.
 
     torch.compile turns ``mv`` into one loop over the weights, faster than the library's. A large matrix is read in
-    parts, except in float32 on Ice Lake: there F.linear generates a token of the 15M network in 4.9 ms and ``mv`` in
-    5.8; parts were not measured. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
+    parts by ``elementwise``, except in float32 on Ice Lake: there F.linear generates a token of the 15M network in
+    4.9 ms and ``mv`` in 5.8; parts were not measured. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
 
     MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
     slices on AMD. One row is faster as the second factor, several rows as the first.
@@ -221,7 +225,7 @@ def choose_linear(x: Tensor, weight: Tensor) -> Product:
     if rows == 1 and torch.compiler.is_compiling():
         if weight.numel() < MIN_LARGE_WEIGHTS:
             return linear_mv
-        return F.linear if x.dtype == torch.float32 and ice_lake else linear_mv_in_parts
+        return F.linear if x.dtype == torch.float32 and ice_lake else linear_elementwise
     if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
     if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not (CPU.amx or ice_lake):
@@ -251,10 +255,20 @@ def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
     return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
 
 
-def linear_mv_in_parts(x: Tensor, weight: Tensor) -> Tensor:
-    """The product of each part of the matrix with a vector. torch.compile computes all parts in one loop."""
-    row = x.reshape(-1)  # (in,)
-    return torch.cat([torch.mv(part, row) for part in weight.chunk(MV_PARTS)]).view(*x.shape[:-1], -1)  # (..., out)
+def linear_elementwise(x: Tensor, weight: Tensor) -> Tensor:
+    """One row, in arithmetic that torch.compile turns into one loop."""
+    return row_sums(x, weight).type_as(x).view(*x.shape[:-1], -1)  # (..., out)
+
+
+def row_sums(x: Tensor, weight: Tensor) -> Tensor:
+    """x (..., in), one row, times weight (out, in), summed in float32 -> (out,)."""
+    pieces = math.gcd(weight.shape[1], ROW_PIECES) if weight.shape[1] > LONGEST_SUM else 1
+    # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
+    # store the converted x first.
+    x32 = x.float().contiguous().as_strided((pieces, x.shape[-1] // pieces), (x.shape[-1] // pieces, 1))
+    parts = weight.unflatten(1, (pieces, -1)).chunk(PARTS)  # (out / PARTS, pieces, in / pieces) each
+    sums = torch.cat([(part.float() * x32).sum(-1) for part in parts])  # (out, pieces)
+    return sums.sum(-1) if pieces > 1 else sums[:, 0]
 
 
 LINEAR: dict[str, Product] = {
@@ -262,7 +276,7 @@ LINEAR: dict[str, Product] = {
     "slices": linear_in_slices,
     "mv in slices": linear_mv_in_slices,
     "mv": linear_mv,
-    "mv in parts": linear_mv_in_parts,
+    "elementwise": linear_elementwise,
 }
 
 # --- Products with eight-bit numbers: x (..., in), weight (out, in) int8, scales (out, groups) -> (..., out)
@@ -276,7 +290,6 @@ INT8_MULTIPLE = 32
 X_ALIGNMENT = 32
 WEIGHT_ALIGNMENT = 16
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
-MAX_ELEMENTWISE_COLUMNS = 4096  # a longer x, in float32 and beside a row of the weight, fills the L1 cache
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
@@ -288,12 +301,12 @@ def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
     """``int8_elementwise`` for one row compiled with AVX-512, ``int8_packed`` for few rows, else ``int8_dequantized``.
 
     All but the last need one scale for each row of the weight; ``int8_packed`` also needs it in bfloat16, and a length
-    that is a multiple of INT8_MULTIPLE. For a long row it is the faster one also when compiled.
+    that is a multiple of INT8_MULTIPLE.
     """
     rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
     packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and columns % INT8_MULTIPLE == 0
     one_compiled_row = rows == 1 and scales.shape[1] == 1 and torch.compiler.is_compiling() and CPU.avx512
-    if one_compiled_row and (columns <= MAX_ELEMENTWISE_COLUMNS or not packable):
+    if one_compiled_row:
         return int8_elementwise
     return int8_packed if packable and rows <= MAX_PACKED_ROWS else int8_dequantized
 
@@ -311,11 +324,7 @@ def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
 def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """One row and one scale for each row of the weight, in arithmetic that torch.compile turns into one loop."""
-    # By default the compiler would convert x to float32 again for every row of the weight, which takes a third more
-    # time (bfloat16, 5632 x 2048, AVX512-BF16). `as_strided` forces it to store the converted x first.
-    x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
-    sums = torch.cat([(part.float() * x32).sum(-1) for part in weight.chunk(MV_PARTS)])  # (out,)
-    out = sums * scales[:, 0].float()  # (out,)
+    out = row_sums(x, weight) * scales[:, 0].float()  # (out,)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
 

@@ -83,7 +83,6 @@ def int8_choice(processor, columns, rows, group=None):
 
 
 LONG, SLICED, PACKED = kernels.MAX_TRAINING_KEYS, kernels.MAX_SLICED_ROWS, kernels.MAX_PACKED_ROWS
-WIDE = kernels.MAX_ELEMENTWISE_COLUMNS
 FLOAT, BFLOAT = torch.float32, torch.bfloat16
 
 
@@ -105,7 +104,7 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
         (linear_choice, ("native", FLOAT, 1), False, "mv in slices"),
         (linear_choice, ("amx", FLOAT, SLICED), False, "F.linear"),
         (linear_choice, ("avx512", FLOAT, SLICED), False, "F.linear"),
-        (linear_choice, ("native", FLOAT, 1), True, "mv in parts"),
+        (linear_choice, ("native", FLOAT, 1), True, "elementwise"),
         (linear_choice, ("native", FLOAT, 1, 999_000), True, "mv"),
         (linear_choice, ("native", BFLOAT, 1), False, "F.linear"),
         (linear_choice, ("amx", BFLOAT, 1), False, "mv"),
@@ -116,9 +115,7 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
         (linear_choice, ("avx512", FLOAT, 1, 999_000), True, "mv"),
         (int8_choice, ("native", 64, 1), True, "elementwise"),  # the compiler has wide instructions for it
         (int8_choice, ("emulated", 64, 1), True, "packed"),  # it has none
-        (int8_choice, ("native", WIDE, 1), True, "elementwise"),
-        (int8_choice, ("native", WIDE + 32, 1), True, "packed"),  # x would not stay in the L1 cache
-        (int8_choice, ("native", WIDE + 1, 1), True, "elementwise"),  # PyTorch's product cannot take it
+        (int8_choice, ("native", 65, 1), True, "elementwise"),  # PyTorch's product cannot take it
         (int8_choice, ("native", 64, 1, 8), True, "dequantized"),  # the others cannot take groups
         (int8_choice, ("emulated", 40, 1), True, "dequantized"),
         (int8_choice, ("native", 64, PACKED), False, "packed"),
@@ -163,7 +160,8 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
     for shape in SHAPES:
         x = torch.randn(shape).to(dtype)
         expected = F.linear(x.double(), weight.double()).to(dtype)
-        ways = {name: way for name, way in kernels.LINEAR.items() if "mv" not in name or x.numel() == 24}
+        one_row = ("mv", "mv in slices", "elementwise")
+        ways = {name: way for name, way in kernels.LINEAR.items() if name not in one_row or x.numel() == 24}
         ways |= {"chosen": kernels.linear, "compiled": torch.compile(kernels.linear, backend="eager")}
         for name, way in ways.items():
             found = way(x, weight)
