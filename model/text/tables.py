@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, TextIO
 
-FileFormat = Literal["text", "json lines", "json array", "csv"]
+FileFormat = Literal["text", "json lines", "json array", "csv", "documentation"]
 MAX_HEADER, MAX_FIELD = 1 << 16, 100_000_000  # characters of the first row and of a field of a CSV file
 DELIMITERS = ",\t;|"
 
@@ -35,10 +35,12 @@ def json_format(start: str) -> FileFormat:
     return "json lines" if is_lines else "text"
 
 
-def has_field(file_format: FileFormat, start: str, text_key: str) -> bool:
-    """Whether the first documents of a table or an array that starts with ``start`` have the field ``text_key``."""
+def may_have_field(file_format: FileFormat, start: str, text_key: str) -> bool:
+    """False for a table or an array without the field ``text_key`` in ``start``, its beginning; else true."""
     if file_format == "csv":
         return text_key in _columns(start, text_key)[1]
+    if file_format != "json array":
+        return True
     is_array_of_texts = start.lstrip()[1:].lstrip().startswith('"')
     return is_array_of_texts or json.dumps(text_key) in start or json.dumps(text_key, ensure_ascii=False) in start
 
