@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..cli.files import read_json, write_json
 from ..transformer import Transformer
-from .hf_config import config_from, read_config
+from .hf_config import args_from_config, config_from, subclass_in
 from .layout import check_layers, check_shapes, hugging_face_name, is_rotated, tensor_shapes, to_halves, to_pairs
 from .tensors import WEIGHT_DTYPES, TensorEntry, read_header, save_tensors
 from .variants import name_of
@@ -26,7 +26,7 @@ class HuggingFace:
         self.path = path
         config = read_json(path / "config.json")
         try:
-            self.args, self.subclass_name = read_config(config)
+            self.args, self.subclass_name = args_from_config(config), subclass_in(config)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         headers = {file: read_header(file) for file in weight_files(path)}

@@ -158,16 +158,14 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         tensors = {str(name): tensor for name, tensor in state.items() if name != "rope.freqs"}  # computed instead
-        kinds = {name: (tensor.dtype, tensor.layout, tensor.device.type) for name, tensor in tensors.items()}
+        kinds = {(tensor.dtype, tensor.layout, tensor.device.type) for tensor in tensors.values()}
     except Exception:  # the commands of a damaged pickle can raise anything
+        kinds = {None}
+    if not kinds <= {(dtype, torch.strided, "cpu") for dtype in WEIGHT_DTYPES.values()}:
         raise ValueError(
-            f"{file} is damaged, or pickles more than a table of tensors, and none of its code was run: get it again"
-        ) from None
-    for name, (dtype, layout, device) in kinds.items():
-        if dtype not in WEIGHT_DTYPES.values() or layout != torch.strided or device != "cpu":
-            raise ValueError(
-                f"{file} has {name} as {dtype}, {layout}: only dense float32, bfloat16 and float16 are supported"
-            )
+            f"{file} is damaged, or pickles more than a table of dense tensors in float32, bfloat16 or float16, and "
+            "none of its code was run: get it again"
+        )
     return tensors
 
 

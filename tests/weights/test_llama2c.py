@@ -8,6 +8,7 @@ import torch
 
 from model import ModelArgs
 from model.weights import llama2c, load_args, load_model, open_checkpoint
+from model.weights.int8 import Quantized
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
 SHAPES = {  # of one layer, with sizes as the C program computes them
@@ -106,9 +107,9 @@ def test_int8_weights_stay_quantized_and_are_written_bit_by_bit(tmp_path, weight
     content, rounded = version2(weights, tied, group)
     (tmp_path / "x.bin").write_bytes(content)
     model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group_size=4)
-    numbers, scales = model.layers[1].feed_forward.w2.quantized
-    assert (numbers.dtype, scales.shape) == (torch.int8, (48, 64 // group))
-    dequantized = model.layers[1].feed_forward.w2.quantized.dequantize(torch.float32)
+    w2 = model.layers[1].feed_forward.w2
+    assert (w2.weight.dtype, w2.scales.shape) == (torch.int8, (48, 64 // group))
+    dequantized = Quantized(w2.weight, w2.scales).dequantize(torch.float32)
     assert np.array_equal(dequantized.numpy(), rounded["w2"][1])
     llama2c.save(model, tmp_path / "y.bin")
     assert (tmp_path / "y.bin").read_bytes() == content

@@ -203,5 +203,5 @@ def test_a_damaged_shard_is_a_one_line_error(saved, damage):
 def test_tensors_of_an_unsupported_dtype_or_layout_are_named(saved, make):
     model, directory = saved
     torch.save({**model.state_dict(), "norm.weight": make()}, directory / "consolidated.00.pth")
-    with pytest.raises(ValueError, match=r"norm.weight as .*only dense float32|more than a table of tensors"):
+    with pytest.raises(ValueError, match=r"more than a table of dense tensors in float32"):
         load_args(directory)
