@@ -158,7 +158,7 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         tensors = {str(name): tensor for name, tensor in state.items() if name != "rope.freqs"}  # computed instead
-        kinds = {(tensor.dtype, tensor.layout, tensor.device.type) for tensor in tensors.values()}
+        kinds: set[Any] = {(tensor.dtype, tensor.layout, tensor.device.type) for tensor in tensors.values()}
     except Exception:  # the commands of a damaged pickle can raise anything
         kinds = {None}
     if not kinds <= {(dtype, torch.strided, "cpu") for dtype in WEIGHT_DTYPES.values()}:

@@ -28,7 +28,7 @@ CONFIGS = {
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
     "llama linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
     "llama3": ("Llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
-    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1}}),
+    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1, "attention_factor": 0.8}}),
     "mistral": ("Mistral", {"sliding_window": None, "head_dim": 10}),
     "mistral with a window": ("Mistral", {"sliding_window": CONTEXT}),
     "qwen2": ("Qwen2", {"use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1}),
