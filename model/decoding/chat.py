@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, short_repr
+from ..cli.files import short_repr
+from ..text.hf_tokenizer import read_settings
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
@@ -134,14 +135,12 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
     Sets the tokenizer's ``eos_ids`` to those of the chat. Raises ValueError if the template fails, or if there is none
     and it is ``required`` or a ``system`` message is given.
     """
-    source, config = directory / TEMPLATE, directory / "tokenizer_config.json"
-    settings: dict[str, Any] = {}
-    for file in (directory / "special_tokens_map.json", config):
-        settings |= read_json(file) if file.is_file() else {}
+    settings = read_settings(directory)
+    source = directory / TEMPLATE
     if source.is_file():
         template: Any = decode_utf8(source.read_bytes(), str(source))
     else:
-        source, template = config, settings.get("chat_template")
+        source, template = directory / "tokenizer_config.json", settings.get("chat_template")
         if isinstance(template, list):  # several templates, each with a name
             defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
             template = defaults[0].get("template") if defaults else template
