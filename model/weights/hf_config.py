@@ -15,6 +15,18 @@ from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
+# Settings that are only named differently: Hugging Face's name -> ours
+NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "hidden_dim",
+    "vocab_size": "vocab_size",
+    "rms_norm_eps": "norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+}
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 # For each model_type, the settings that are written although we need none of them, for other programs.
 FAMILIES: dict[str, dict[str, bool]] = {
@@ -55,19 +67,13 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
     theta, scaling = rope_from(config)
+    named = {ours: config[theirs] for theirs, ours in NAMES.items() if theirs in config}
+    named.setdefault("norm_eps", 1e-6)  # the format's default
     return ModelArgs(
-        dim=config["hidden_size"],
-        n_layers=config["num_hidden_layers"],
-        n_heads=config["num_attention_heads"],
-        n_kv_heads=config.get("num_key_value_heads", UNSET),
-        head_dim=config.get("head_dim", UNSET),
-        hidden_dim=config["intermediate_size"],
-        vocab_size=config["vocab_size"],
+        **named,
         max_seq_len=_context(config),
-        norm_eps=config.get("rms_norm_eps", 1e-6),  # the format's default
         rope_theta=theta,
         rope_scaling=scaling,
-        tie_embeddings=config.get("tie_word_embeddings", False),
         qkv_bias=config.get("qkv_bias", model_type == "qwen2"),
         qk_norm=config.get("qk_norm", model_type == "qwen3"),
     )
@@ -120,18 +126,10 @@ def config_from(
         flags = FAMILIES[family]
     config = {
         **names,
-        "hidden_size": args.dim,
-        "num_hidden_layers": args.n_layers,
-        "num_attention_heads": args.n_heads,
-        "num_key_value_heads": args.n_kv_heads,
-        "head_dim": args.head_dim,
-        "intermediate_size": args.hidden_dim,
-        "vocab_size": args.vocab_size,
+        **{theirs: getattr(args, ours) for theirs, ours in NAMES.items()},
         "max_position_embeddings": args.max_seq_len,
-        "rms_norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
         "rope_scaling": scaling and rope_scaling_from(scaling),
-        "tie_word_embeddings": args.tie_embeddings,
         "hidden_act": "silu",
         **flags,
         "torch_dtype": dtype,
