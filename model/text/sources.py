@@ -26,7 +26,7 @@ from ..cli import quantity
 from ..cli.files import write_atomically
 from .python_docs import CORPUS, DOCS_FORMAT, corpus_files
 from .readers import Chunk, File, beginning, is_gzip, open_text, read_file
-from .tables import format_of, json_format, may_have_field
+from .tables import format_of, has_field, json_format
 from .token_cache import cache_home, download_path, writing_into
 from .tokenizer import CHUNK
 
@@ -220,25 +220,25 @@ def _text_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
     A JSON array or CSV file without ``text_key`` may be the data of a program, so beside other texts it is read as
     plain text. If there are no other texts, reading it raises an error, as for JSON lines, which promise documents.
     """
-    files: list[tuple[File, bool]] = []  # with whether it may have the field
-    others: dict[str, list[Path]] = {"empty": [], "binary": []}
+    files: list[File] = []
+    noted: dict[str, list[Path]] = {"empty": [], "binary": []}
     for path in filter(Path.is_file, paths):
         start = beginning(path)
         if not start or "\0" in start:
-            others["binary" if start else "empty"].append(path)
+            noted["binary" if start else "empty"].append(path)
         else:
-            file = File(path, str(path), format_of(path.name, start))
-            files.append((file, may_have_field(file.format, start, text_key)))
-    if any(may_have for _, may_have in files):
-        plain = [file.path for file, may_have in files if not may_have]
-        others[f"without a field {text_key!r}, read as plain text"] = plain
-        files = [(file if may_have else file._replace(format="text"), may_have) for file, may_have in files]
-    notes = [f"{len(found)} {kind} (for example {found[0]})" for kind, found in others.items() if found]
+            files.append(File(path, str(path), format_of(path.name, start)))
+    tables = [file for file in files if file.format in ("csv", "json array")]
+    without_field = {file.path for file in tables if not has_field(file.format, beginning(file.path), text_key)}
+    if len(without_field) < len(files):
+        noted[f"without a field {text_key!r}, read as plain text"] = sorted(without_field)
+        files = [file._replace(format="text") if file.path in without_field else file for file in files]
+    notes = [f"{len(found)} {kind} (for example {found[0]})" for kind, found in noted.items() if found]
     if not files:
         raise ValueError(f"{spec}: {'; '.join(['no text files', *notes])}; check the path, and --glob if you gave it")
     if notes:
         warnings.warn(f"{spec}: {'; '.join([quantity(len(files), 'text file'), *notes])}", stacklevel=2)
-    return [file for file, _ in files]
+    return files
 
 
 SPOOLED = "ropewalk-stdin-"  # begins the name of the file

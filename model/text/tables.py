@@ -35,12 +35,10 @@ def json_format(start: str) -> FileFormat:
     return "json lines" if is_lines else "text"
 
 
-def may_have_field(file_format: FileFormat, start: str, text_key: str) -> bool:
-    """False for a table or an array without the field ``text_key`` in ``start``, its beginning; else true."""
+def has_field(file_format: FileFormat, start: str, text_key: str) -> bool:
+    """Whether the first documents of a table or an array that starts with ``start`` have the field ``text_key``."""
     if file_format == "csv":
         return text_key in _columns(start, text_key)[1]
-    if file_format != "json array":
-        return True
     is_array_of_texts = start.lstrip()[1:].lstrip().startswith('"')
     return is_array_of_texts or json.dumps(text_key) in start or json.dumps(text_key, ensure_ascii=False) in start
 
@@ -51,10 +49,11 @@ def texts(file: TextIO, name: str, file_format: FileFormat, text_key: str) -> It
         yield from _csv_rows(file, name, text_key)
         return
     for where, value in _json_values(file, name, file_format):
-        text = value.get(text_key) if isinstance(value, dict) else value
+        fields = value if isinstance(value, dict) else {text_key: value}
+        text = fields.get(text_key)
         if not isinstance(text, str):
-            fields = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-            remedy = f"give text_key one of {_list_names(fields)}" if fields else "it has no text at all"
+            candidates = [key for key in fields if isinstance(fields[key], str)]
+            remedy = f"give text_key one of {_list_names(candidates)}" if candidates else "it has no text at all"
             raise ValueError(f"{where} has no text under {text_key!r}: {remedy}")
         try:
             text.encode()
