@@ -145,7 +145,7 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
     """Raise ValueError unless the prompts are non-empty lists of ids in the vocabulary that fit into the context."""
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
-    if any(isinstance(prompt, str | int) for prompt in prompts):
+    if not all(isinstance(prompt, Sequence) and not isinstance(prompt, str) for prompt in prompts):
         raise ValueError(
             f"prompts are {prompts!r:.60}: give a list of token ids for each text, for example [tokenizer.encode(text)]"
         )

@@ -162,6 +162,7 @@ def test_a_text_may_fill_the_context_but_not_exceed_it(model):
     [
         ([], {}, "prompts or one of them are empty"),
         (["Once", "upon"], {}, "prompts are .*: give a list of token ids"),
+        (torch.tensor([[1, 2]]), {}, "prompts are .*: give a list of token ids"),
         ([[1], []], {}, "prompts or one of them are empty"),
         ([[1, 37]], {}, "token 37: the network's vocabulary is 0 to 36; check the tokenizer"),
         ([[-1]], {}, "token -1"),
