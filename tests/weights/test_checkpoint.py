@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from damage import change_json
 
 from model import KVCache
 from model.text import llama2c_tokenizer
@@ -80,6 +81,20 @@ def test_a_directory_of_one_llama2c_model_is_that_model(all_formats, tmp_path):
     shutil.copy(home / "model.bin", home / "other.bin")
     with pytest.raises(ValueError, match=r"contains 2 llama2\.c models, model\.bin, other\.bin: name one"):
         load_args(home)
+
+
+@pytest.mark.parametrize(
+    ("file", "name", "words"),
+    [
+        ("hf/config.json", "num_hidden_layers", "1000000000 layers, but 21 tensors"),
+        ("hf/config.json", "max_position_embeddings", "a context of 1000000000"),
+        ("meta/params.json", "n_layers", "1000000000 layers, but 21 tensors"),
+    ],
+)
+def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_formats, tmp_path, file, name, words):
+    change_json(tmp_path / file, **{name: 10**9})
+    with pytest.raises(ValueError, match=words):
+        load_args((tmp_path / file).parent)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

@@ -137,6 +137,7 @@ BROKEN = {
     "long": lambda raw: raw + b"\0",
     "text": lambda raw: b"once upon a time, there was a file" * 20,
     "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
+    "many layers": lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:],
     "version": lambda raw: struct.pack("<Ii", 0x616B3432, 3).ljust(256, b"\0"),
     "group": lambda raw: header(2, True, 48) + raw,
     "negative group": lambda raw: header(2, True, -16) + raw,
