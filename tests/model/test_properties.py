@@ -10,6 +10,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from letters import LETTERS
 from study_models import random_model
+from text_helpers import join_chunks
 
 from generate import Options
 from model import KVCache, ModelArgs, generate
@@ -187,11 +188,7 @@ def test_documents_are_split_at_separators_for_any_block_size(text, size, separa
     chunks = list(split_text(text, size))
     assert "".join(chunks) == text
     assert all(0 < len(chunk) <= size for chunk in chunks)
-    documents: list[str] = []
     blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
-    for chunk in split_documents(blocks, separator):
-        if chunk.starts_document:
-            documents.append("")
-        documents[-1] += chunk.text
+    documents = join_chunks(split_documents(blocks, separator))
     expected = text.split(separator) if separator else [text]
     assert documents == [document for document in expected if document]
