@@ -10,6 +10,7 @@ import startup  # noqa: F401, I001  must come before torch
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -44,7 +45,7 @@ from model.text.tokenizer import Tokenizer
 from model.training.config import read_run_settings
 from model.transformer import Transformer
 from model.weights import find_network, open_checkpoint
-from model.weights.checkpoint import Checkpoint, is_missing, newest_run
+from model.weights.checkpoint import Checkpoint, newest_run
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
@@ -167,7 +168,7 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
         raise ValueError("--interactive reads prompts from the terminal: leave --prompt and --prompt_file out")
     if "" in flags.stop:
         raise ValueError("a stop string is empty: give text to stop at")
-    if flags.model and is_missing(flags.model) and " " in str(flags.model):  # probably a prompt without --prompt
+    if flags.model and " " in str(flags.model) and not os.path.exists(flags.model):  # probably a prompt
         raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
     return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
 

@@ -1,5 +1,6 @@
 """Run a script in this process, which saves the seconds of importing PyTorch, or in another one; a small run."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -29,6 +30,13 @@ def run_python(*arguments: str | Path, cwd: Path = ROOT, **options) -> subproces
     """Run ``python ARGUMENTS...`` in another process."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, encoding="utf-8", **options)
+
+
+def library_example() -> str:
+    """The code block of docs/library.md that defines SlidingTransformer."""
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL)
+    (example,) = [block for block in blocks if "class SlidingTransformer" in block]
+    return example
 
 
 def save_run(directory: Path, text: str, scale: float, **args) -> Transformer:

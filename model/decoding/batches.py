@@ -143,17 +143,15 @@ def check_shift_invariant(network: Transformer) -> None:
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> None:
     """Raise ValueError unless the prompts are non-empty lists of ids in the vocabulary that fit into the context."""
-    if not isinstance(max_new_tokens, int) or max_new_tokens < 1:
-        raise ValueError(f"max_new_tokens is {max_new_tokens}: give a whole number of at least 1")
-    if not isinstance(prompts, Sequence) or not all(map(is_token_list, prompts)):
+    if max_new_tokens < 1:
+        raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
+    if not all(isinstance(prompt, Sequence) and not isinstance(prompt, str) for prompt in prompts):
         raise ValueError(
-            f"prompts are {prompts!r:.60}: give a list with a list of token ids for each text, for example "
-            "[tokenizer.encode(text)]"
+            f"prompts are {prompts!r:.60}: give a list of token ids for each text, for example [tokenizer.encode(text)]"
         )
     if not prompts or not all(prompts):
         raise ValueError("prompts or one of them are empty: give at least one token, for example [[tokenizer.bos_id]]")
     limit = args.max_seq_len
-    V = args.vocab_size
     for number, prompt in enumerate(prompts, 1):
         length = len(prompt)
         if length + (0 if endless else max_new_tokens) > limit:
@@ -163,14 +161,11 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
                 f"exceeds the context of {limit} (max_seq_len): {advice}"
             )
         for token in (min(prompt), max(prompt)):
-            if not 0 <= token < V:
+            if not 0 <= token < args.vocab_size:
                 raise ValueError(
-                    f"prompt {number} has token {token}: the network's vocabulary is 0 to {V - 1}; check the tokenizer"
+                    f"prompt {number} has token {token}: the network's vocabulary is 0 to {args.vocab_size - 1}; check "
+                    "the tokenizer"
                 )
-
-
-def is_token_list(prompt: object) -> bool:
-    return isinstance(prompt, Sequence) and all(type(token) is int for token in prompt)
 
 
 def memory_needed(args: ModelArgs, rows: int, length: int, dtype: torch.dtype) -> int:

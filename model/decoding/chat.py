@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, short_repr
+from ..text.hf_tokenizer import read_settings
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
@@ -40,11 +40,11 @@ class Chat:
         self.variables = variables
         self.tokenizer = tokenizer
         self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        with self._template_errors():
+            self.template = compile_template(template)
         self.control_ids = tokenizer.control_tokens(template)
         # Without the template: only BOS, EOS and the like, not tokens as <think>, which a model writes as text.
         self.special_ids = tokenizer.control_tokens("")
-        with self._template_errors():
-            self.template = compile_template(template)
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
         # The number of tokens before the first question, including the system message. An endless text keeps these.
         self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
@@ -134,14 +134,12 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
     Sets the tokenizer's ``eos_ids`` to those of the chat. Raises ValueError if the template fails, or if there is none
     and it is ``required`` or a ``system`` message is given.
     """
-    source, config = directory / TEMPLATE, directory / "tokenizer_config.json"
-    settings: dict[str, Any] = {}
-    for file in (directory / "special_tokens_map.json", config):
-        settings |= read_json(file) if file.is_file() else {}
+    settings = read_settings(directory)
+    source = directory / TEMPLATE
     if source.is_file():
         template: Any = decode_utf8(source.read_bytes(), str(source))
     else:
-        source, template = config, settings.get("chat_template")
+        source, template = directory / "tokenizer_config.json", settings.get("chat_template")
         if isinstance(template, list):  # several templates, each with a name
             defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
             template = defaults[0].get("template") if defaults else template
@@ -152,8 +150,6 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
                 "leave --chat and --system out"
             )
         return None
-    if not isinstance(template, str):
-        raise ValueError(f"{source}: chat_template is {short_repr(template)}: it must be text")
     variables: dict[str, str] = {}  # bos_token and the like; a token may be an object with its text as content
     for name, value in settings.items():
         token = value.get("content") if isinstance(value, dict) else value

@@ -53,10 +53,7 @@ class HFTokenizer:
                 raise
             raise ValueError(f"{path} is not a valid tokenizer.json ({error}): get the file again") from None
         self.fingerprint = hashlib.sha256(self.content).hexdigest()
-        settings: dict[str, Any] = {}
-        for file in (self.path.with_name("special_tokens_map.json"), self.path.with_name("tokenizer_config.json")):
-            if file.is_file():
-                settings |= {key: value for key, value in read_json(file).items() if value is not None}
+        settings = read_settings(self.path.parent)
         named_bos = prefix[0] if prefix else self._id_of(settings.get("bos_token"))
         eos = self._id_of(settings.get("eos_token"))
         bos = eos if named_bos is None else named_bos
@@ -119,6 +116,15 @@ class HFTokenizer:
         """
         piece = self._model.id_to_token(token)
         return piece is None or token in self._special or BYTE_PIECE.fullmatch(piece) is not None
+
+
+def read_settings(directory: Path) -> dict[str, Any]:
+    """The settings of the tokenizer in a directory, among them its special tokens and perhaps its chat template."""
+    settings: dict[str, Any] = {}
+    for file in (directory / "special_tokens_map.json", directory / "tokenizer_config.json"):
+        if file.is_file():
+            settings |= {key: value for key, value in read_json(file).items() if value is not None}
+    return settings
 
 
 def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:

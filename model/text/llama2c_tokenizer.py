@@ -77,23 +77,19 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
     """
     if not isinstance(tokenizer, SentencePieceTokenizer):
         raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
-    content = tokenizer.content
-    if not isinstance(tokenizer, Llama2cTokenizer):
-        content = pack(SentencePieceProcessor(model_proto=content), tokenizer.path)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
-
-
-def pack(model: SentencePieceProcessor, path: Path) -> bytes:
-    """The content of a tokenizer.bin with the model's pieces."""
+    model = SentencePieceProcessor(model_proto=tokenizer.proto)
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
-    byte_ids = [i for i in range(model.get_piece_size()) if model.is_byte(i)]
+    byte_ids = [i for i in range(tokenizer.vocab_size) if model.is_byte(i)]
     if ids != [0, BOS, EOS] or byte_ids != list(range(FIRST_BYTE, FIRST_PIECE)):
-        raise ValueError(f"{path} orders its special tokens differently from llama2.c, whose first 259 are fixed")
+        raise ValueError(
+            f"{tokenizer.path} orders its special tokens differently from llama2.c, whose first 259 are fixed"
+        )
     if model.is_unknown(model.piece_to_id(U2581)):
-        raise ValueError(f"{path} has no piece for the space: llama2.c needs one")
+        raise ValueError(f"{tokenizer.path} has no piece for the space: llama2.c needs one")
     # As llama2.c's exporter writes them. run.c prints the byte that the name of a byte piece gives.
     pieces = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256))]
-    pieces += [model.id_to_piece(i).replace(U2581, " ") for i in range(FIRST_PIECE, model.get_piece_size())]
+    pieces += [model.id_to_piece(i).replace(U2581, " ") for i in range(FIRST_PIECE, tokenizer.vocab_size)]
     encoded = [piece.encode() for piece in pieces]
     packed = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(encoded)]
-    return struct.pack("<i", max(map(len, encoded))) + b"".join(packed)
+    content = struct.pack("<i", max(map(len, encoded))) + b"".join(packed)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))

@@ -18,6 +18,7 @@ from pathlib import Path
 EXCLUDED = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "encodings", "pydoc_data", "distutils"}
 EXCLUDED |= {"site-packages", "dist-packages", "__pycache__"}
 
+CORPUS = Path(sysconfig.get_path("stdlib"))
 DOCS_FORMAT = 2  # increase when the text made from the files changes, so that cached tokens are not reused
 GRID = re.compile(r"\+[-=]{3,}|[-=]{3,}\+")  # +----+----+
 COLUMNS = re.compile(r"\s*(={2,}|-{2,})( +(={2,}|-{2,}))+\s*$")  # ----  ----
@@ -28,14 +29,13 @@ def corpus_files() -> list[Path]:
 
     Raises ValueError if this Python has no sources.
     """
-    root = Path(sysconfig.get_path("stdlib"))
     found = []
-    for folder, folders, names in os.walk(root):
+    for folder, folders, names in os.walk(CORPUS):
         folders[:] = [name for name in folders if name not in EXCLUDED]
         found += [Path(folder, name) for name in names if name.endswith(".py")]
-    topics = root / "pydoc_data" / "topics.py"
+    topics = CORPUS / "pydoc_data" / "topics.py"
     if not found or not topics.is_file():
-        raise ValueError(f"this Python has no standard library sources in {root}: name a text with --data")
+        raise ValueError(f"this Python has no standard library sources in {CORPUS}: name a text with --data")
     return [*sorted(found), topics]
 
 

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple, TextIO
 
+from .python_docs import python_docs
 from .separators import Separator
 from .tables import FileFormat, texts
 from .tokenizer import CHUNK, split_text
@@ -19,6 +20,8 @@ CONVERT = "if it is text, convert it with iconv -t UTF-8 -f ENCODING, for exampl
 
 
 class File(NamedTuple):
+    """A file with documents, or the folder of the documentation that is bundled with Python."""
+
     path: Path
     name: str  # for errors; its extension also shows whether the file is gzipped
     format: FileFormat
@@ -33,6 +36,10 @@ class Chunk(NamedTuple):
 
 def read_file(file: File, text_key: str, separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
     """The documents of one file in chunks of at most ``size`` characters. Raises ValueError if it is not text."""
+    if file.format == "documentation":
+        for text in python_docs():
+            yield from _chunks(split_text(text, size), starts_document=True)
+        return
     with open_text(file) as stream:
         if file.format == "text":
             yield from split_documents(read_blocks(stream, file.name), separator, size)

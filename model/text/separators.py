@@ -9,14 +9,12 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple
 
 from ..cli import quantity
 
 SURROUNDING = 200  # characters before and after a separator that are examined
-MAX_PLACES = 20_000  # occurrences whose surroundings are examined
 
 # The end-of-text tokens of published models, written as text.
 TAGS = (
@@ -99,19 +97,25 @@ class Place(NamedTuple):
     after: str
 
 
-@dataclass
 class Candidate:
-    """A string that may be a separator, and where it occurs in the samples."""
+    """A string that may be a separator, and where it occurs in the samples, the beginnings of the files."""
 
-    core: str  # without the line ends around it
-    count: int  # of all occurrences
-    places: list[Place]  # the first MAX_PLACES occurrences
-    files: int  # how many files have it
-    lengths: list[int]  # characters between two occurrences in the same file
+    def __init__(self, core: str, samples: Sequence[str]):
+        """``core`` is a tag, a form feed, or a line without the line ends around it."""
+        self.core = core
+        self.places = [(text, *match.span()) for text in samples for match in re.finditer(_pattern(core), text)]
 
     def fraction(self, test: Callable[[Place], bool]) -> float:
         """The fraction of places for which ``test`` is true."""
-        return sum(map(test, self.places)) / len(self.places)
+        passed = 0
+        for text, start, end in self.places:
+            passed += test(Place(text[max(0, start - SURROUNDING) : start], text[end : end + SURROUNDING]))
+        return passed / len(self.places)
+
+    def shortest_part(self) -> int:
+        """The fewest characters between two places in the same file."""
+        pairs = pairwise(self.places)
+        return min((start - end for (text, _, end), (other, start, _) in pairs if other is text), default=0)
 
 
 class Recognized(NamedTuple):
@@ -126,15 +130,17 @@ def recognize(samples: Sequence[str]) -> Recognized:
     tells how to split the text there.
     """
     rules = Counter(match[0] for text in samples for match in RULE.finditer(text)).most_common(1)
-    marks = sorted((_find(samples, mark) for mark in MARKS), key=lambda mark: -mark.count)
-    lines = [_find(samples, core) for core in ("%", *(rule for rule, _ in rules))]
+    marks = sorted((Candidate(mark, samples) for mark in MARKS), key=lambda mark: -len(mark.places))
+    lines = [Candidate(core, samples) for core in ("%", *(rule for rule, _ in rules))]
     hint = None
     for candidate in (*marks, *lines):
-        if candidate.count < MIN_COUNT:
+        count = len(candidate.places)
+        if count < MIN_COUNT:
             continue
         name = "form feeds" if candidate.core == "\f" else candidate.core[:40]
-        found = f"{name}, {candidate.count:,} times in the first {quantity(sum(map(len, samples)), 'character')}"
-        if 2 * candidate.files >= len(samples) and _is_certain(candidate, samples):
+        found = f"{name}, {count:,} times in the first {quantity(sum(map(len, samples)), 'character')}"
+        files = len({id(text) for text, _, _ in candidate.places})
+        if 2 * files >= len(samples) and _is_certain(candidate, samples):
             separator = candidate.core if candidate.core in MARKS else f"\n{candidate.core}\n"
             return Recognized(separator, f'split at {found}; to keep it as text: --doc_separator ""')
         if candidate.core in MARKS and not hint:
@@ -143,20 +149,9 @@ def recognize(samples: Sequence[str]) -> Recognized:
     return Recognized("", hint)
 
 
-def _find(samples: Sequence[str], core: str) -> Candidate:
-    """The occurrences of a tag, a form feed, or a line."""
-    found = [(text, *match.span()) for text in samples for match in re.finditer(_pattern(core), text)]
-    places = [
-        Place(text[max(0, start - SURROUNDING) : start], text[end : end + SURROUNDING])
-        for text, start, end in found[:MAX_PLACES]
-    ]
-    lengths = [start - end for (text, _, end), (next_text, start, _) in pairwise(found) if next_text is text]
-    return Candidate(core, len(found), places, len({id(text) for text, _, _ in found}), lengths)
-
-
 def _is_certain(candidate: Candidate, texts: Sequence[str]) -> bool:
     """Whether the text around the occurrences shows that they separate documents."""
-    core, count = candidate.core, candidate.count
+    core, count = candidate.core, len(candidate.places)
     if core in TAGS:
         if core == "</s>" and any(HTML.search(text) for text in texts):
             return False
@@ -173,7 +168,7 @@ def _is_certain(candidate: Candidate, texts: Sequence[str]) -> bool:
         core[0] in "=-"
         and len(core) >= MIN_RULE
         and count >= max(MIN_RULES, MIN_FRACTION * sum(len(RULE.findall(text)) for text in texts))
-        and min(candidate.lengths, default=0) >= MIN_DOCUMENT
+        and candidate.shortest_part() >= MIN_DOCUMENT
     )
 
 

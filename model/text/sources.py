@@ -16,7 +16,7 @@ import urllib.request
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -24,8 +24,8 @@ from tqdm import tqdm
 
 from ..cli import quantity
 from ..cli.files import write_atomically
-from .python_docs import DOCS_FORMAT, corpus_files, python_docs
-from .readers import Chunk, File, beginning, is_gzip, open_text, read_file, split_documents
+from .python_docs import CORPUS, DOCS_FORMAT, corpus_files
+from .readers import Chunk, File, beginning, is_gzip, open_text, read_file
 from .tables import format_of, has_field, json_format
 from .token_cache import cache_home, download_path, writing_into
 from .tokenizer import CHUNK
@@ -39,18 +39,6 @@ SAMPLED_FILES = 1000
 # The validation text begins at a chunk. In small texts the chunks are shorter, so that it can begin nearly anywhere.
 MIN_CHUNKS = 400  # in a text
 MIN_CHUNK = 64  # characters
-
-Status = tuple[str, int, int]  # resolved path, bytes, time in ns of a file: to notice a change while it is read
-
-
-def file_status(path: str | Path) -> Status:
-    """The status of a file; with -1 twice if it is gone."""
-    real = os.path.realpath(path)
-    try:
-        found = os.stat(real)
-    except OSError:
-        return real, -1, -1
-    return real, found.st_size, found.st_mtime_ns
 
 
 def file_digest(path: str) -> str:
@@ -66,16 +54,9 @@ class Documents:
     """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
 
     specs: list[str]  # the user's arguments
-    files: list[File | None]  # the files that they name; None is the bundled documentation
+    files: list[File]  # the files that they name
     text_key: str
     separator: str | None
-    statuses: list[Status] = field(init=False)  # before reading
-
-    def __post_init__(self) -> None:
-        paths: list[Path] = []
-        for file in self.files:
-            paths += corpus_files() if file is None else [file.path]
-        self.statuses = [file_status(path) for path in paths]
 
     def __iter__(self) -> Iterator[Chunk]:
         for _, chunks in self.by_file():
@@ -83,17 +64,13 @@ class Documents:
 
     def by_file(self) -> Iterator[tuple[str, Iterator[Chunk]]]:
         """The name and the documents of each file."""
-        total = sum(size for _, size, _ in self.statuses)
-        chunk_size = min(CHUNK, max(MIN_CHUNK, total // MIN_CHUNKS))
+        chunk_size = min(CHUNK, max(MIN_CHUNK, self._size() // MIN_CHUNKS))
         for file in self.files:
-            if file is None:
-                yield PYTHON_DOCS, (chunk for text in python_docs() for chunk in split_documents([text], None))
-            else:
-                yield file.name, read_file(file, self.text_key, self.separator, chunk_size)
+            yield file.name, read_file(file, self.text_key, self.separator, chunk_size)
 
     def paths(self) -> list[str]:
-        """The resolved path of each file, or ``python-docs``."""
-        return [PYTHON_DOCS if file is None else str(file.path.resolve()) for file in self.files]
+        """The resolved path of each file; for the documentation, that of its folder."""
+        return [os.path.realpath(file.path) for file in self.files]
 
     def texts(self) -> Iterator[str]:
         """The text of each chunk."""
@@ -101,7 +78,7 @@ class Documents:
 
     def beginnings(self) -> list[str]:
         """The beginnings of the first plain text files, in bounded memory."""
-        plain = [file for file in self.files if file and file.format == "text"][:SAMPLED_FILES]
+        plain = [file for file in self.files if file.format == "text"][:SAMPLED_FILES]
         limit = min(SAMPLE_CHARACTERS_PER_FILE, SAMPLE_CHARACTERS // max(1, len(plain)))
         samples = []
         for file in plain:
@@ -111,29 +88,39 @@ class Documents:
 
     def text_size(self) -> int:
         """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
-        is_plain = all(file and file.format == "text" and not is_gzip(file.name) for file in self.files)
-        return sum(size for _, size, _ in self.statuses) if is_plain else 0
+        is_plain = all(file.format == "text" and not is_gzip(file.name) for file in self.files)
+        return self._size() if is_plain else 0
+
+    def _size(self) -> int:
+        return sum(path.stat().st_size for path in self._read_paths())
+
+    def _read_paths(self) -> list[Path]:
+        """The files that are read: for the documentation, all of its folder."""
+        paths: list[Path] = []
+        for file in self.files:
+            paths += corpus_files() if file.format == "documentation" else [file.path]
+        return paths
 
     @functools.cached_property
     def digests(self) -> list[tuple[str, str]]:
-        """The path and a hash of the content of each file; the path of text from a pipe is empty.
+        """The path and a hash of the content of each file that is read; the path of text from a pipe is empty.
 
-        All files are read, 0.7 s per GB on Zen 4, so that a ``touch`` or a ``git checkout`` does not make them others.
+        Hashing takes 0.7 s per GB on Zen 4. By size and time, a ``touch`` or a ``git checkout`` would change a text.
         """
-        paths = [path for path, _, _ in self.statuses]
+        paths = [os.path.realpath(path) for path in self._read_paths()]
         return [("" if os.path.basename(path).startswith(SPOOLED) else path, file_digest(path)) for path in paths]
 
     def identity(self) -> str:
         """A hash that changes with a file's path or content, and with the way the files are read."""
-        formats = ["documentation" if file is None else file.format for file in self.files]
+        formats = [file.format for file in self.files]
         facts = [DOCUMENTS_FORMAT, DOCS_FORMAT, self.text_key, self.separator, formats, self.digests]
         return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
 
     def check_unchanged(self) -> None:
-        """Raise ValueError if a file changed after the documents were opened."""
-        for status in self.statuses:
-            if file_status(status[0]) != status:
-                raise ValueError(f"{status[0]} changed while it was read: run again when nothing writes to it")
+        """Raise ValueError if the content of a file is not that of ``identity``."""
+        for path, digest in self.digests:
+            if path and file_digest(path) != digest:
+                raise ValueError(f"{path} changed while it was read: run again when nothing writes to it")
 
 
 def open_documents(
@@ -167,10 +154,10 @@ def is_url(spec: str) -> bool:
     return spec.startswith(("http://", "https://"))
 
 
-def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File | None]:
+def _find(spec: str, patterns: Sequence[str], text_key: str) -> list[File]:
     """The text files that one source names."""
     if spec == PYTHON_DOCS:
-        return [None]
+        return [File(CORPUS, PYTHON_DOCS, "documentation")]
     if is_pipe(spec):
         return [_one_file(_spool(spec), "standard input" if spec in STDIN else spec)]
     if is_url(spec):
@@ -201,7 +188,9 @@ def _walk(folder: Path, patterns: Sequence[str]) -> list[Path]:
     cache = os.path.realpath(cache_home())
     found = []
     for root, folders, names in os.walk(folder):
-        if is_run_directory(names) or os.path.realpath(root) == cache:
+        # A run has metrics.jsonl only after its first evaluation
+        is_run = "config.toml" in names and not {"metrics.jsonl", ".lock"}.isdisjoint(names)
+        if is_run or os.path.realpath(root) == cache:
             folders.clear()
             continue
         folders[:] = [name for name in folders if not name.startswith(".") and name not in PROGRAM_FOLDERS]
@@ -209,11 +198,6 @@ def _walk(folder: Path, patterns: Sequence[str]) -> list[Path]:
     if patterns:
         found = [path for path in found if any(path.relative_to(folder).match(pattern) for pattern in patterns)]
     return sorted(found)
-
-
-def is_run_directory(names: Sequence[str]) -> bool:
-    """Whether train.py writes a directory with these files. A run has metrics.jsonl only after its first evaluation."""
-    return "config.toml" in names and not {"metrics.jsonl", ".lock"}.isdisjoint(names)
 
 
 def _one_file(path: Path, name: str) -> File:
@@ -230,35 +214,31 @@ def _one_file(path: Path, name: str) -> File:
     return File(path, name, file_format)
 
 
-def _text_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File | None]:
-    """The text files among ``paths``. One warning counts the skipped files, with an example.
+def _text_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
+    """The text files among ``paths``. One warning counts the others, with an example of each kind.
 
-    A JSON array or CSV file without ``text_key`` may be the data of a program. It is read as plain text, unless all
-    files are such files: then reading them raises an error, as for JSON lines, which promise documents.
+    A JSON array or CSV file without ``text_key`` may be the data of a program, so beside other texts it is read as
+    plain text. If there are no other texts, reading it raises an error, as for JSON lines, which promise documents.
     """
-    texts: list[File] = []
-    skipped: dict[str, list[Path]] = {"empty": [], "binary": []}
-    without_key: list[Path] = []
+    files: list[File] = []
+    noted: dict[str, list[Path]] = {"empty": [], "binary": []}
     for path in filter(Path.is_file, paths):
         start = beginning(path)
         if not start or "\0" in start:
-            skipped["binary" if start else "empty"].append(path)
-            continue
-        file = File(path, str(path), format_of(path.name, start))
-        texts.append(file)
-        if file.format in ("csv", "json array") and not has_field(file.format, start, text_key):
-            without_key.append(path)
-    if len(without_key) == len(texts):
-        without_key = []
-    plain = set(without_key)
-    texts = [file._replace(format="text") if file.path in plain else file for file in texts]
-    kinds = skipped | {f"without a field {text_key!r}, read as plain text": without_key}
-    notes = [f"{len(found)} {kind} (for example {found[0]})" for kind, found in kinds.items() if found]
-    if not texts:
+            noted["binary" if start else "empty"].append(path)
+        else:
+            files.append(File(path, str(path), format_of(path.name, start)))
+    tables = [file for file in files if file.format in ("csv", "json array")]
+    without_field = {file.path for file in tables if not has_field(file.format, beginning(file.path), text_key)}
+    if len(without_field) < len(files):
+        noted[f"without a field {text_key!r}, read as plain text"] = sorted(without_field)
+        files = [file._replace(format="text") if file.path in without_field else file for file in files]
+    notes = [f"{len(found)} {kind} (for example {found[0]})" for kind, found in noted.items() if found]
+    if not files:
         raise ValueError(f"{spec}: {'; '.join(['no text files', *notes])}; check the path, and --glob if you gave it")
     if notes:
-        warnings.warn(f"{spec}: {'; '.join([quantity(len(texts), 'text file'), *notes])}", stacklevel=2)
-    return list(texts)
+        warnings.warn(f"{spec}: {'; '.join([quantity(len(files), 'text file'), *notes])}", stacklevel=2)
+    return files
 
 
 SPOOLED = "ropewalk-stdin-"  # begins the name of the file

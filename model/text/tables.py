@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, Literal, TextIO
 
-FileFormat = Literal["text", "json lines", "json array", "csv"]
+FileFormat = Literal["text", "json lines", "json array", "csv", "documentation"]
 MAX_HEADER, MAX_FIELD = 1 << 16, 100_000_000  # characters of the first row and of a field of a CSV file
 DELIMITERS = ",\t;|"
 
@@ -49,10 +49,11 @@ def texts(file: TextIO, name: str, file_format: FileFormat, text_key: str) -> It
         yield from _csv_rows(file, name, text_key)
         return
     for where, value in _json_values(file, name, file_format):
-        text = value.get(text_key) if isinstance(value, dict) else value
+        fields = value if isinstance(value, dict) else {text_key: value}
+        text = fields.get(text_key)
         if not isinstance(text, str):
-            fields = [key for key in value if isinstance(value[key], str)] if isinstance(value, dict) else []
-            remedy = f"give text_key one of {_list_names(fields)}" if fields else "it has no text at all"
+            candidates = [key for key in fields if isinstance(fields[key], str)]
+            remedy = f"give text_key one of {_list_names(candidates)}" if candidates else "it has no text at all"
             raise ValueError(f"{where} has no text under {text_key!r}: {remedy}")
         try:
             text.encode()

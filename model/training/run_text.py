@@ -81,7 +81,6 @@ def read_text(run: Run) -> Text:
         else:
             tokenizer = load_tokenizer(Path(data.tokenizer), settings["vocab_size"] if run.train.init_from else None)
         dataset = tokenize(data, documents, tokenizer, context)
-        documents.check_unchanged()  # a file may have changed after the tokenizer was trained on it
     start_text = data.start_text
     if start_text is None:
         start_text = choose_start_text(dataset, tokenizer, context)

@@ -1,14 +1,13 @@
 """Open and load checkpoints of any format, recognized by their files; save them in Hugging Face's."""
 
 import difflib
-import errno
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from torch import Tensor
 
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
@@ -68,7 +67,12 @@ class Checkpoint:
         With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
         A llama2.c file that is already in int8 keeps its own groups.
         """
-        network = self._network_class(network)
+        network = network or Transformer
+        if self.subclass_name and name_of(network) != self.subclass_name:
+            raise ValueError(
+                f"{self.path} holds the weights of {self.subclass_name}: they load only with the same network; give "
+                f"--network {self.subclass_name}"
+            )
         new_dtype: torch.dtype | None = None  # keeps the file's
         if dtype != "stored":
             new_dtype = dtype or torch.float32
@@ -81,18 +85,8 @@ class Checkpoint:
         else:
             model = self._load(make_network(network, self.args), device, new_dtype)
         if check_finite:
-            self._check_finite(model)
+            check_weights_finite(model, self.path)
         return model.eval()
-
-    def _network_class(self, network: type[Transformer] | None) -> type[Transformer]:
-        """The class to load into. Raises ValueError if the checkpoint names another class."""
-        if self.subclass_name is not None and (network is None or name_of(network) != self.subclass_name):
-            other = f", not of {name_of(network) or 'model:Transformer'}" if network else ""
-            raise ValueError(
-                f"{self.path} holds the weights of {self.subclass_name}{other}: they load only with the same network; "
-                f"give --network {self.subclass_name}"
-            )
-        return network or Transformer
 
     def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> Transformer:
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
@@ -106,26 +100,22 @@ class Checkpoint:
         model.load_state_dict(state, assign=True)
         return model.to(device)  # what a subclass has beside its state
 
-    def _check_finite(self, model: Transformer) -> None:
-        """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
-        for name, tensor in model.state_dict().items():
-            if not is_finite(tensor):
-                too_large = ", or load them in float32 if their numbers are too large for float16"
-                raise ValueError(
-                    f"{self.path}: {name} contains NaN or infinity: get the weights again"
-                    + (too_large if tensor.dtype == torch.float16 else "")
-                )
 
-
-def is_finite(tensor: Tensor) -> bool:
-    """Whether all numbers are finite. It reads them once: NaN is both bounds of a tensor that contains it."""
-    if not tensor.is_floating_point() or not tensor.numel():
-        return True
-    return all(bool(bound.isfinite()) for bound in tensor.aminmax())
+def check_weights_finite(model: Transformer, path: Path) -> None:
+    """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
+    for name, tensor in model.state_dict().items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if not all(bound.isfinite() for bound in tensor.aminmax()):  # NaN is both bounds of a tensor that contains it
+            too_large = ", or load them in float32 if their numbers are too large for float16"
+            raise ValueError(
+                f"{path}: {name} contains NaN or infinity: get the weights again"
+                + (too_large if tensor.dtype == torch.float16 else "")
+            )
 
 
 def _open_format(path: Path) -> Format:
-    if is_missing(path):
+    if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
         raise ValueError(
             f"{path} does not exist: {_advice(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
         )
@@ -149,16 +139,6 @@ def _open_format(path: Path) -> Format:
     if not path.is_file():  # opening a pipe would block
         raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
     return Llama2c(path)
-
-
-def is_missing(path: Path) -> bool:
-    """Whether the path does not exist. A name that is too long for a file counts as missing."""
-    try:
-        return not path.exists()
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            return True
-        raise
 
 
 def _advice(path: Path) -> str:

@@ -15,8 +15,19 @@ from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
 
+# Settings that are only named differently: Hugging Face's name -> ours
+NAMES = {
+    "hidden_size": "dim",
+    "num_hidden_layers": "n_layers",
+    "num_attention_heads": "n_heads",
+    "num_key_value_heads": "n_kv_heads",
+    "head_dim": "head_dim",
+    "intermediate_size": "hidden_dim",
+    "vocab_size": "vocab_size",
+    "rms_norm_eps": "norm_eps",
+    "tie_word_embeddings": "tie_embeddings",
+}
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-FLAGS = ("qkv_bias", "qk_norm")
 # For each model_type, the settings that are written although we need none of them, for other programs.
 FAMILIES: dict[str, dict[str, bool]] = {
     "llama": {"attention_bias": False, "mlp_bias": False},
@@ -36,22 +47,13 @@ UNSUPPORTED: dict[str, tuple[Any, ...]] = {
 }
 
 
-def read_config(config: Mapping[str, Any]) -> tuple[ModelArgs, str | None]:
-    """The architecture in config.json, and the name, ``module:Class``, if it is for a subclass of the network."""
-    model_type = config.get("model_type")
-    if not (isinstance(model_type, str) and ":" in model_type):
-        return args_from_config(config), None
-    args = args_from_config({**config, "model_type": "llama"})
-    return dataclasses.replace(args, **{name: config.get(name, False) for name in FLAGS}), model_type
-
-
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     """config.json -> ModelArgs. Raises ValueError that names an unsupported or a missing setting.
 
     Raises TypeError or ArithmeticError for some values of the wrong type.
     """
     model_type = config.get("model_type")
-    if str(model_type) not in FAMILIES:
+    if str(model_type) not in FAMILIES and not subclass_in(config):
         supported = ", ".join(FAMILIES)
         raise ValueError(
             f"model_type is {short_repr(model_type)}: supported are {supported}; others have another network"
@@ -65,22 +67,22 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
     theta, scaling = rope_from(config)
+    named = {ours: config[theirs] for theirs, ours in NAMES.items() if theirs in config}
+    named.setdefault("norm_eps", 1e-6)  # the format's default
     return ModelArgs(
-        dim=config["hidden_size"],
-        n_layers=config["num_hidden_layers"],
-        n_heads=config["num_attention_heads"],
-        n_kv_heads=config.get("num_key_value_heads", UNSET),
-        head_dim=config.get("head_dim", UNSET),
-        hidden_dim=config["intermediate_size"],
-        vocab_size=config["vocab_size"],
+        **named,
         max_seq_len=_context(config),
-        norm_eps=config.get("rms_norm_eps", 1e-6),  # the format's default
         rope_theta=theta,
         rope_scaling=scaling,
-        tie_embeddings=config.get("tie_word_embeddings", False),
-        qkv_bias=model_type == "qwen2",
-        qk_norm=model_type == "qwen3",
+        qkv_bias=config.get("qkv_bias", model_type == "qwen2"),
+        qk_norm=config.get("qk_norm", model_type == "qwen3"),
     )
+
+
+def subclass_in(config: Mapping[str, Any]) -> str | None:
+    """The name, ``module:Class``, if config.json is for a subclass of the network."""
+    model_type = config.get("model_type")
+    return model_type if isinstance(model_type, str) and ":" in model_type else None
 
 
 def _context(config: Mapping[str, Any]) -> int:
@@ -115,7 +117,7 @@ def config_from(
     scaling = args.rope_scaling
     if subclass_name:
         names = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
-        flags = {name: getattr(args, name) for name in FLAGS}
+        flags = {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
     else:
         family = "qwen3" if args.qk_norm else "llama"
         if args.qkv_bias:
@@ -124,24 +126,16 @@ def config_from(
         flags = FAMILIES[family]
     config = {
         **names,
-        "hidden_size": args.dim,
-        "num_hidden_layers": args.n_layers,
-        "num_attention_heads": args.n_heads,
-        "num_key_value_heads": args.n_kv_heads,
-        "head_dim": args.head_dim,
-        "intermediate_size": args.hidden_dim,
-        "vocab_size": args.vocab_size,
+        **{theirs: getattr(args, ours) for theirs, ours in NAMES.items()},
         "max_position_embeddings": args.max_seq_len,
-        "rms_norm_eps": args.norm_eps,
         "rope_theta": args.rope_theta,
         "rope_scaling": scaling and rope_scaling_from(scaling),
-        "tie_word_embeddings": args.tie_embeddings,
         "hidden_act": "silu",
         **flags,
         "torch_dtype": dtype,
         **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
     }
-    check_read_back(args, read_config(json.loads(json.dumps(config)))[0], "config.json")
+    check_read_back(args, args_from_config(json.loads(json.dumps(config))), "config.json")
     return config
 
 

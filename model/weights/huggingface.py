@@ -10,9 +10,9 @@ from torch import Tensor
 
 from ..cli.files import read_json, write_json
 from ..transformer import Transformer
-from .hf_config import config_from, read_config
+from .hf_config import args_from_config, config_from, subclass_in
 from .layout import check_layers, check_shapes, hugging_face_name, is_rotated, tensor_shapes, to_halves, to_pairs
-from .tensors import WEIGHT_DTYPES, TensorEntry, read_header, save_tensors
+from .tensors import WEIGHT_DTYPES, read_header, save_tensors
 from .variants import name_of
 
 WEIGHTS = "model.safetensors"
@@ -26,43 +26,36 @@ class HuggingFace:
         self.path = path
         config = read_json(path / "config.json")
         try:
-            self.args, self.subclass_name = read_config(config)
+            self.args, self.subclass_name = args_from_config(config), subclass_in(config)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
         headers = {file: read_header(file) for file in weight_files(path)}
         self.files = {name: file for file, header in headers.items() for name in header}
         entries = {name: entry for header in headers.values() for name, entry in header.items()}
         check_layers(self.args, len(entries), path)
+        self.is_stored_twice = False  # whether both names of tied weights have them
         if self.subclass_name is None:
-            self.names = {name: hugging_face_name(name) for name in tensor_shapes(self.args)}  # ours -> theirs
+            shapes = tensor_shapes(self.args)
+            self.names = {name: hugging_face_name(name) for name in shapes}  # ours -> theirs
             if self.args.tie_embeddings and EMBEDDING not in entries:
                 self.names["tok_embeddings.weight"] = HEAD  # tied weights may be stored under either name
-            self._check(entries)
+            expected = {theirs: shapes[name] for name, theirs in self.names.items()}
+            if self.args.tie_embeddings and EMBEDDING in entries and HEAD in entries:
+                self.is_stored_twice = True
+                expected[HEAD] = expected[EMBEDDING]
+            # RoPE frequencies, which old files have, are ignored
+            found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
+            check_shapes(expected, found, path)
+            floating = list(expected)
         else:
             self.names = {name: name for name in entries}  # no other program reads them
+            floating = ["tok_embeddings.weight"]  # a subclass may have stored other tensors in other dtypes
+        for name in floating:
+            dtype = entries[name].dtype if name in entries else None
+            if dtype not in WEIGHT_DTYPES:
+                raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
         self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
-        # A subclass may have stored other tensors in other dtypes.
-        embedding = entries.get(self.names.get("tok_embeddings.weight", ""))
-        if embedding is None or embedding.dtype not in WEIGHT_DTYPES:
-            raise ValueError(f"{path} has no embedding in float32, bfloat16 or float16: only these are supported")
-        self.dtype = WEIGHT_DTYPES[embedding.dtype]
-
-    def _check(self, entries: Mapping[str, TensorEntry]) -> None:
-        """Raise ValueError if the tensors do not match the configuration. RoPE frequencies of old files are ignored."""
-        expected = {self.names[name]: shape for name, shape in tensor_shapes(self.args).items()}
-        found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
-        if self._is_stored_twice():
-            expected[HEAD] = expected[EMBEDDING]
-        check_shapes(expected, found, self.path)
-        for name in expected:
-            if entries[name].dtype not in WEIGHT_DTYPES:
-                raise ValueError(
-                    f"{self.path} stores {name} as {entries[name].dtype}: only float32, bfloat16 and float16 are "
-                    "supported"
-                )
-
-    def _is_stored_twice(self) -> bool:
-        return self.args.tie_embeddings and EMBEDDING in self.files and HEAD in self.files
+        self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
@@ -71,7 +64,7 @@ class HuggingFace:
         def read(name: str) -> Tensor:
             return opened[self.files[name]].get_tensor(name)
 
-        if self.subclass_name is None and self._is_stored_twice() and not read(EMBEDDING).equal(read(HEAD)):
+        if self.is_stored_twice and not read(EMBEDDING).equal(read(HEAD)):
             raise ValueError(
                 f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
             )

@@ -69,10 +69,6 @@ class Int8Matrix(nn.Module):
         self.register_buffer("weight", quantized.weight)
         self.register_buffer("scales", quantized.scales)
 
-    @property
-    def quantized(self) -> Quantized:
-        return Quantized(self.weight, self.scales)
-
 
 class Int8Linear(Int8Matrix):
     """A linear layer with an int8 weight: x (..., in) -> (..., out). kernels.py chooses the product."""

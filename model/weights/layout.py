@@ -11,54 +11,47 @@ LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide
 MAX_NAMES = 8  # how many tensors a message names
 Shapes = dict[str, tuple[int, ...]]
 
-_TOP = {
-    "tok_embeddings.weight": "model.embed_tokens.weight",
-    "norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
+# This network's name of a tensor, which is Meta's: Hugging Face's name, and its shape
+_TOP: dict[str, tuple[str, ...]] = {
+    "tok_embeddings.weight": ("model.embed_tokens.weight", "vocab_size", "dim"),
+    "norm.weight": ("model.norm.weight", "dim"),
+    "output.weight": ("lm_head.weight", "vocab_size", "dim"),
 }
-_LAYER = {
-    "attention.wq.weight": "self_attn.q_proj.weight",
-    "attention.wk.weight": "self_attn.k_proj.weight",
-    "attention.wv.weight": "self_attn.v_proj.weight",
-    "attention.wo.weight": "self_attn.o_proj.weight",
-    "attention.wq.bias": "self_attn.q_proj.bias",
-    "attention.wk.bias": "self_attn.k_proj.bias",
-    "attention.wv.bias": "self_attn.v_proj.bias",
-    "attention.q_norm.weight": "self_attn.q_norm.weight",
-    "attention.k_norm.weight": "self_attn.k_norm.weight",
-    "feed_forward.w1.weight": "mlp.gate_proj.weight",
-    "feed_forward.w2.weight": "mlp.down_proj.weight",
-    "feed_forward.w3.weight": "mlp.up_proj.weight",
-    "attention_norm.weight": "input_layernorm.weight",
-    "ffn_norm.weight": "post_attention_layernorm.weight",
+_LAYER: dict[str, tuple[str, ...]] = {
+    "attention.wq.weight": ("self_attn.q_proj.weight", "queries", "dim"),
+    "attention.wk.weight": ("self_attn.k_proj.weight", "keys", "dim"),
+    "attention.wv.weight": ("self_attn.v_proj.weight", "keys", "dim"),
+    "attention.wo.weight": ("self_attn.o_proj.weight", "dim", "queries"),
+    "attention.wq.bias": ("self_attn.q_proj.bias", "queries"),
+    "attention.wk.bias": ("self_attn.k_proj.bias", "keys"),
+    "attention.wv.bias": ("self_attn.v_proj.bias", "keys"),
+    "attention.q_norm.weight": ("self_attn.q_norm.weight", "head_dim"),
+    "attention.k_norm.weight": ("self_attn.k_norm.weight", "head_dim"),
+    "feed_forward.w1.weight": ("mlp.gate_proj.weight", "hidden_dim", "dim"),
+    "feed_forward.w2.weight": ("mlp.down_proj.weight", "dim", "hidden_dim"),
+    "feed_forward.w3.weight": ("mlp.up_proj.weight", "hidden_dim", "dim"),
+    "attention_norm.weight": ("input_layernorm.weight", "dim"),
+    "ffn_norm.weight": ("post_attention_layernorm.weight", "dim"),
 }
 
 
 def tensor_shapes(args: ModelArgs) -> Shapes:
     """The names and shapes in the state dict of ``Transformer(args)``, without building it."""
-    queries, keys = args.n_heads * args.head_dim, args.n_kv_heads * args.head_dim
+    sizes = vars(args) | {"queries": args.n_heads * args.head_dim, "keys": args.n_kv_heads * args.head_dim}
+
+    def shape_of(row: tuple[str, ...]) -> tuple[int, ...]:
+        return tuple(sizes[size] for size in row[1:])
+
+    shapes = {name: shape_of(row) for name, row in _TOP.items()}
+    if args.tie_embeddings:
+        del shapes["output.weight"]
     layer = {
-        "attention.wq.weight": (queries, args.dim),
-        "attention.wk.weight": (keys, args.dim),
-        "attention.wv.weight": (keys, args.dim),
-        "attention.wo.weight": (args.dim, queries),
-        "feed_forward.w1.weight": (args.hidden_dim, args.dim),
-        "feed_forward.w2.weight": (args.dim, args.hidden_dim),
-        "feed_forward.w3.weight": (args.hidden_dim, args.dim),
-        "attention_norm.weight": (args.dim,),
-        "ffn_norm.weight": (args.dim,),
+        name: shape_of(row)
+        for name, row in _LAYER.items()
+        if (args.qkv_bias or not name.endswith("bias")) and (args.qk_norm or row[1] != "head_dim")
     }
-    if args.qkv_bias:
-        layer |= {f"attention.{name}.bias": layer[f"attention.{name}.weight"][:1] for name in ("wq", "wk", "wv")}
-    if args.qk_norm:
-        layer |= {f"attention.{name}.weight": (args.head_dim,) for name in ("q_norm", "k_norm")}
-    shapes: Shapes = {"tok_embeddings.weight": (args.vocab_size, args.dim)}
     for i in range(args.n_layers):
-        for name, shape in layer.items():
-            shapes[f"layers.{i}.{name}"] = shape
-    shapes["norm.weight"] = (args.dim,)
-    if not args.tie_embeddings:
-        shapes["output.weight"] = (args.vocab_size, args.dim)
+        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
 
 
@@ -97,9 +90,9 @@ def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not
 def hugging_face_name(name: str) -> str:
     """Hugging Face's name of a tensor, from this network's, which is Meta's."""
     if name in _TOP:
-        return _TOP[name]
+        return _TOP[name][0]
     _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{_LAYER[rest]}"
+    return f"model.layers.{layer}.{_LAYER[rest][0]}"
 
 
 def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], where: object) -> None:

@@ -9,7 +9,7 @@ the norms, which is 1e-5.
 import dataclasses
 import math
 import struct
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
@@ -21,8 +21,8 @@ from torch import Tensor
 from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..transformer import Transformer
-from .int8 import Quantized
-from .layout import Shapes, check_read_back, tensor_shapes
+from .int8 import Int8Matrix, Quantized
+from .layout import check_read_back, tensor_shapes
 
 MAGIC, HEADER_BYTES = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -59,7 +59,9 @@ class Llama2c:
                 f"{path} is not a llama2.c model ({error}): give a .bin that export.py or convert.py wrote"
             ) from None
         self.args = self.header.args
-        size, expected = path.stat().st_size, file_size(self.header)
+        size, expected = path.stat().st_size, self.header.start
+        for _, shape, count in layout(self.header):  # not one by one, because a header may claim millions of layers
+            expected += count * bytes_of(shape, self.header.group_size)
         if size != expected:
             raise ValueError(
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
@@ -101,8 +103,8 @@ def find_model(path: Path) -> Llama2c | None:
     return models[0] if models else None
 
 
-def layer_order(header: Header) -> Shapes:
-    """Names and shapes in the order of the file, with one entry for the tensors of all layers."""
+def layout(header: Header) -> Iterator[tuple[str, tuple[int, ...], int]]:
+    """Yield (name, shape, count) in the order of the file; ``count`` tensors of layers follow each other."""
     args = header.args
     shapes = tensor_shapes(dataclasses.replace(args, n_layers=1))
     shapes[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
@@ -112,22 +114,15 @@ def layer_order(header: Header) -> Shapes:
         names = [*NORMS, "norm.weight", "tok_embeddings.weight", *ATTENTION, *FEED_FORWARD]
     if not args.tie_embeddings:
         names.append("output.weight")
-    return {name: shapes[name.format(0)] for name in names}
+    for name in names:
+        yield name, shapes[name.format(0)], args.n_layers if "{}" in name else 1
 
 
 def tensor_order(header: Header) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (name, shape) in the order of the file."""
-    for name, shape in layer_order(header).items():
-        for i in range(header.args.n_layers if "{}" in name else 1):
+    """Yield (name, shape) of each tensor in the order of the file."""
+    for name, shape, count in layout(header):
+        for i in range(count):
             yield name.format(i), shape
-
-
-def file_size(header: Header) -> int:
-    """The expected size in bytes. Layers are not summed one by one, because a header may claim millions of them."""
-    size = header.start
-    for name, shape in layer_order(header).items():
-        size += bytes_of(shape, header.group_size) * (header.args.n_layers if "{}" in name else 1)
-    return size
 
 
 def bytes_of(shape: tuple[int, ...], group_size: int) -> int:
@@ -172,7 +167,7 @@ def save(model: Transformer, path: Path) -> None:
     Raises ValueError if the format cannot express the architecture, or the groups of the int8 matrices.
     """
     args, state = model.args, model.state_dict()
-    header = header_of(args, _group_of(state))
+    header = header_of(args, _group_of(model))
     table = torch.stack((model.freqs_cis.real, model.freqs_cis.imag))  # (2, max_seq_len, D/2)
 
     def write(temporary: Path) -> None:
@@ -189,10 +184,10 @@ def save(model: Transformer, path: Path) -> None:
     write_atomically(path, write)
 
 
-def _group_of(state: Mapping[str, Tensor]) -> int:
+def _group_of(model: Transformer) -> int:
     """The number of weights that share a scale; 0 without scales. Raises ValueError if matrices differ in it."""
-    scales = {name: tensor for name, tensor in state.items() if name.endswith(".scales")}
-    groups = {state[name.replace(".scales", ".weight")].shape[1] // tensor.shape[1] for name, tensor in scales.items()}
+    matrices = [module for module in model.modules() if isinstance(module, Int8Matrix)]
+    groups = {matrix.weight.shape[1] // matrix.scales.shape[1] for matrix in matrices}
     if len(groups) > 1:
         raise ValueError(
             f"the groups have sizes {sorted(groups)}, but the format has a single size: quantize with a ``group_size`` "

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
-from ..config import UNSET, ModelArgs
+from ..config import ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import check_layers, check_read_back, check_shapes, tensor_shapes
 from .tensors import WEIGHT_DTYPES
 
+SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs
 # max_seq_len and max_batch_size are fields of Meta's ModelArgs, which its files usually lack.
 PARAMS = {
-    "dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "multiple_of", "ffn_dim_multiplier", "norm_eps",
-    "rope_theta", "use_scaled_rope", "rope_scaling_factor", "max_seq_len", "max_batch_size",
+    *SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "rope_scaling_factor", "max_seq_len",
+    "max_batch_size",
 }  # fmt: skip
 REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 EMBEDDING, OUTPUT = "tok_embeddings.weight", "output.weight"
@@ -41,7 +42,6 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
         raise ValueError(
             f"unknown: {sorted(unknown)}, missing: {sorted(missing)}: not the parameters of a Llama 1 to 3"
         )
-    theta = params.get("rope_theta", 10000.0)
     scaling = None
     if params.get("use_scaled_rope"):
         # ``params_from`` writes rope_scaling_factor, but Meta's own files lack it. Without it the factor is 32 for
@@ -49,16 +49,11 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
         factor = params.get("rope_scaling_factor") or factor
         scaling = RopeScaling("llama3", factor, TRAINED_CONTEXT, 1.0, 4.0)
+    same = {name: params[name] for name in SAME if name in params}
     return ModelArgs(
-        dim=params["dim"],
-        n_layers=params["n_layers"],
-        n_heads=params["n_heads"],
-        n_kv_heads=params.get("n_kv_heads", UNSET),
+        **same,
         hidden_dim=hidden_dim(params["dim"], params["multiple_of"], params.get("ffn_dim_multiplier")),
-        vocab_size=params["vocab_size"],
-        max_seq_len=params.get("max_seq_len", default_context(theta, scaling)),
-        norm_eps=params["norm_eps"],
-        rope_theta=theta,
+        max_seq_len=params.get("max_seq_len", default_context(params.get("rope_theta", 10000.0), scaling)),
         rope_scaling=scaling,
     )
 
@@ -79,16 +74,10 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     The context and tied embeddings are lost: Meta's files contain neither.
     """
     params: dict[str, Any] = {
-        "dim": args.dim,
-        "n_layers": args.n_layers,
-        "n_heads": args.n_heads,
-        "n_kv_heads": args.n_kv_heads,
-        "vocab_size": args.vocab_size,
+        **{name: getattr(args, name) for name in SAME},
         # Meta's rule with this multiplier gives hidden_dim or one less, which multiple_of rounds up to hidden_dim.
         "ffn_dim_multiplier": args.hidden_dim / hidden_dim(args.dim, 1, None),
         "multiple_of": args.hidden_dim,
-        "norm_eps": args.norm_eps,
-        "rope_theta": args.rope_theta,
     }
     if args.rope_scaling is not None:
         params |= {"use_scaled_rope": True, "rope_scaling_factor": args.rope_scaling.factor}
@@ -158,16 +147,14 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         tensors = {str(name): tensor for name, tensor in state.items() if name != "rope.freqs"}  # computed instead
-        kinds = {name: (tensor.dtype, tensor.layout, tensor.device.type) for name, tensor in tensors.items()}
+        kinds: set[Any] = {(tensor.dtype, tensor.layout, tensor.device.type) for tensor in tensors.values()}
     except Exception:  # the commands of a damaged pickle can raise anything
+        kinds = {None}
+    if not kinds <= {(dtype, torch.strided, "cpu") for dtype in WEIGHT_DTYPES.values()}:
         raise ValueError(
-            f"{file} is damaged, or pickles more than a table of tensors, and none of its code was run: get it again"
-        ) from None
-    for name, (dtype, layout, device) in kinds.items():
-        if dtype not in WEIGHT_DTYPES.values() or layout != torch.strided or device != "cpu":
-            raise ValueError(
-                f"{file} has {name} as {dtype}, {layout}: only dense float32, bfloat16 and float16 are supported"
-            )
+            f"{file} is damaged, or pickles more than a table of dense tensors in float32, bfloat16 or float16, and "
+            "none of its code was run: get it again"
+        )
     return tensors
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from ..cli.files import read_json, short_repr, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, hugging_face_files
+from ..text.hf_tokenizer import HFTokenizer, hugging_face_files, read_settings
 from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .llama2c import find_model
@@ -29,8 +29,7 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
         raise ValueError(f"{path} has no tokenizer ({', '.join(names)}): give one with --tokenizer")
     file = found or path
     if not file.is_file():
-        problem = "is not a file" if file.exists() else "does not exist"
-        raise ValueError(f"{file} {problem}: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
+        raise ValueError(f"{file} is not a file: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
     if model and model_vocab_size is None:  # a tokenizer.bin does not contain its number of tokens
         model_vocab_size = model.args.vocab_size
     tokenizer = _open_tokenizer(file, model_vocab_size)
@@ -128,18 +127,16 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     directory = Path(directory)
     source = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
-    copied = [TEMPLATE]
-    if isinstance(tokenizer, HFTokenizer):
-        copied += ["tokenizer_config.json", "special_tokens_map.json"]
-    contents = {name: (source / name).read_bytes() for name in copied if (source / name).is_file()}
     file = copy_tokenizer(tokenizer, directory)
-    for name, content in contents.items():
-        _write(directory / name, content)
+    names = [TEMPLATE]
+    if file.suffix == ".json":
+        names += ["tokenizer_config.json", "special_tokens_map.json"]
+    for name in names:
+        if (source / name).is_file():
+            _write(directory / name, (source / name).read_bytes())
     if file.suffix == ".model":
         tokenizer_json, config = hugging_face_files(file) or ({}, {})
-        if (source / "tokenizer_config.json").is_file():
-            template = read_json(source / "tokenizer_config.json").get("chat_template")
-            config |= {} if template is None else {"chat_template": template}
+        config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)
         if config:
@@ -153,7 +150,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
 def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
     """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
     file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    content = tokenizer.proto if isinstance(tokenizer, Llama2cTokenizer) else tokenizer.content
+    content = tokenizer.proto if isinstance(tokenizer, SentencePieceTokenizer) else tokenizer.content
     _write(file, content)
     return file
 

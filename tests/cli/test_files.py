@@ -1,10 +1,26 @@
-"""Atomic writes, and values in messages."""
+"""Atomic writes, JSON files, and values in messages."""
 
 import os
 
 import pytest
 
-from model.cli.files import short_repr, write_text
+from model.cli.files import read_json, short_repr, write_text
+
+
+def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
+    events = []
+    fsync, replace = os.fsync, os.replace
+    monkeypatch.setattr(os, "fsync", lambda fd: (events.append("fsync"), fsync(fd)))
+    monkeypatch.setattr(os, "replace", lambda a, b: (events.append("replace"), replace(a, b)))
+    write_text(tmp_path / "a", "x")
+    assert events == ["fsync", "replace", "fsync"]  # sync the file, rename it, sync the directory
+
+
+@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])
+def test_broken_json_is_a_one_line_error(tmp_path, content):
+    (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ValueError, match=r"^[^\n]*config\.json [^\n]*$"):
+        read_json(tmp_path / "config.json")
 
 
 def test_a_file_is_written_into_a_directory_that_cannot_be_opened(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from study_models import random_model
 
 from model import ModelArgs, generate
 from model.decoding.batches import decode_batch
@@ -18,10 +19,7 @@ LIMIT = 24
 def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
     """A single layer's keys and values depend on their own token only, so evicted tokens leave no trace."""
     args = ModelArgs(dim=24, n_layers=1, n_heads=3, n_kv_heads=1, head_dim=8, vocab_size=41, max_seq_len=20)
-    model = build_scheme(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {})).eval()
-    for weight in model.parameters():
-        if weight.ndim > 1:
-            weight.normal_(std=0.4)
+    model = random_model(args, scheme, **({"factor": 2.0} if scheme in ("linear", "ntk", "yarn") else {}))
     text = torch.randint(41, (2, 37))
     cache = EndlessCache(model, 2)
     cached_positions, done = [], 0

@@ -8,7 +8,7 @@ from letters import EOS, LETTERS
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
 from model.decoding.prompts import Prompt
-from model.decoding.samples import CompletionSettings, Sample, Speed, complete, text_before_stop
+from model.decoding.samples import CompletionSettings, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 
 
@@ -39,22 +39,6 @@ def scripted(monkeypatch):
         return complete(network, LETTERS, [prompt(begin)] * len(texts), completion, Sampling(), speed or Speed())
 
     return call
-
-
-@pytest.mark.parametrize(
-    ("text", "certain", "stopped"),
-    [
-        ("ab", "ab", False),
-        ("abE", "ab", False),
-        ("abEN", "ab", False),
-        ("abENx", "abENx", False),
-        ("abENDx", "ab", True),
-        ("a###ENDx", "a###", True),
-        ("yENDING", "y", True),
-    ],
-)
-def test_the_text_before_a_stop_string_leaves_out_what_may_be_its_beginning(text, certain, stopped):
-    assert text_before_stop(text, ["END", "yENDING", "####"]) == (certain, stopped)
 
 
 def test_text_of_any_writing_system_is_streamed_correctly(scripted):

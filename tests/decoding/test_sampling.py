@@ -167,19 +167,3 @@ def test_a_tiny_temperature_neither_overflows_nor_changes_the_order(temperature)
 def test_top_p_stops_as_soon_as_the_sum_equals_p(p, count):
     logits = torch.tensor([[4.0, 2.0, 1.0, 1.0]]).log()  # probabilities 1/2, 1/4, 1/8, 1/8: sums without rounding
     assert kept(keep_top_p(logits, p)) == [set(range(count))]
-
-
-@pytest.mark.parametrize(
-    ("field", "values"),
-    [
-        ("temperature", (0.0, 1e300)),
-        ("top_k", (None, 0, 10**9)),
-        ("top_p", (None, 1e-9, 1.0)),
-        ("min_p", (None, 0.0, 1.0)),
-        ("repetition_penalty", (1e-6, 1.0, 1e6)),
-        ("seed", (None, 0, 2**63 - 1)),
-    ],
-)
-def test_settings_at_the_ends_of_their_ranges_are_valid(field, values):
-    for value in values:
-        assert getattr(Sampling(**{field: value}), field) == value

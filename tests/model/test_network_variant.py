@@ -2,26 +2,13 @@
 
 import importlib
 import json
-import re
 import sys
-from pathlib import Path
 
-import torch
-from script_helpers import run_in_process
+from script_helpers import library_example, run_in_process
 
-from model import ModelArgs
-
-ROOT = Path(__file__).parents[2]
 NAME = "sliding:SlidingTransformer"
 SETTINGS = ["--tokenizer", "char", "--dim", "16", "--n_layers", "2", "--n_heads", "2", "--max_seq_len", "96"]
 SETTINGS += ["--batch_size", "2", "--max_steps", "2", "--eval_every", "1", "--eval_tokens", "200"]
-
-
-def library_example() -> str:
-    """The code block of docs/library.md that defines the class."""
-    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL)
-    (example,) = [block for block in blocks if "class SlidingTransformer" in block]
-    return example
 
 
 def test_the_scripts_train_resume_and_generate_with_it(tmp_path, monkeypatch, capsys):
@@ -50,20 +37,3 @@ def test_the_scripts_train_resume_and_generate_with_it(tmp_path, monkeypatch, ca
     assert out == ""
     assert NAME in err
     assert "sliding" not in sys.modules, "opening a variant imports nothing"
-
-
-@torch.no_grad()
-def test_it_attends_to_the_last_tokens_only():
-    names: dict = {"__name__": "sliding"}
-    exec(library_example(), names)
-    model = names["SlidingTransformer"](ModelArgs(dim=16, n_layers=2, n_heads=2, vocab_size=50, max_seq_len=96))
-    tokens = torch.randint(50, (1, 96))
-    earlier = tokens.clone()
-    earlier[0, :20] = 5
-    # A token attends to the 63 before it in each layer. Two layers would reach all 96, so this looks at the first one.
-    outputs = []
-    model.layers[0].attention.register_forward_hook(lambda module, inputs, out: outputs.append(out))
-    model(tokens)
-    model(earlier)
-    assert torch.equal(outputs[0][:, 83:], outputs[1][:, 83:])
-    assert not torch.allclose(outputs[0][:, 82], outputs[1][:, 82])

@@ -9,9 +9,11 @@ import torch
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from letters import LETTERS
+from study_models import random_model
+from text_helpers import join_chunks
 
 from generate import Options
-from model import KVCache, ModelArgs, Transformer, generate
+from model import KVCache, ModelArgs, generate
 from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
 from model.decoding.prompts import Prompt
@@ -76,20 +78,10 @@ def architectures(draw: st.DrawFn) -> ModelArgs:
                      vocab_size=draw(st.integers(2, 40)), max_seq_len=draw(st.integers(2, 30)))  # fmt: skip
 
 
-def network(args: ModelArgs, seed: int) -> Transformer:
-    """A network with weights so large that errors show in its logits."""
-    torch.manual_seed(seed)
-    model = Transformer(args).eval()
-    for weight in model.parameters():
-        if weight.ndim == 2:
-            torch.nn.init.normal_(weight, std=1.5 / weight.shape[1] ** 0.5)
-    return model
-
-
 @given(architectures(), st.integers(1, 3), st.randoms(use_true_random=False))
 @torch.no_grad()
 def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, rows, rng):
-    model = network(args, rng.randrange(2**32))
+    model = random_model(args)
     tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
     expected = model(tokens)
     cache = KVCache(args, batch_size=rows)
@@ -106,7 +98,7 @@ def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, r
 
 @given(architectures(), st.randoms(use_true_random=False))
 def test_a_row_of_a_batch_gives_the_tokens_it_gives_alone_with_and_without_a_cache(args, rng):
-    model = network(args, rng.randrange(2**32))
+    model = random_model(args)
     new = rng.randint(1, args.max_seq_len - 1)
     lengths = [rng.randint(1, args.max_seq_len - new) for _ in range(rng.randint(1, 4))]
     prompts = [[rng.randrange(args.vocab_size) for _ in range(length)] for length in lengths]
@@ -196,11 +188,7 @@ def test_documents_are_split_at_separators_for_any_block_size(text, size, separa
     chunks = list(split_text(text, size))
     assert "".join(chunks) == text
     assert all(0 < len(chunk) <= size for chunk in chunks)
-    documents: list[str] = []
     blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
-    for chunk in split_documents(blocks, separator):
-        if chunk.starts_document:
-            documents.append("")
-        documents[-1] += chunk.text
+    documents = join_chunks(split_documents(blocks, separator))
     expected = text.split(separator) if separator else [text]
     assert documents == [document for document in expected if document]

@@ -27,9 +27,11 @@ def char(tmp_path_factory):
     return SentencePieceTokenizer(train_tokenizer([ENGLISH], tmp_path_factory.mktemp("char"), kind="char"))
 
 
-def prepared(tmp_path, tokenizer, text, **options):
+def prepared(tmp_path, tokenizer, text=None, **options):
+    """The tokens of a new text or, without one, of the same file again."""
     file = tmp_path / "text.txt"
-    file.write_bytes(text.encode())
+    if text is not None:
+        file.write_bytes(text.encode())
     return prepare(open_documents([file]), tokenizer, **{"context": 8, "cache_dir": tmp_path / "cache", **options})
 
 
@@ -81,16 +83,12 @@ def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path, char):
 
 
 def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, tokenizer, monkeypatch):
-    def prepare_again(fraction):
-        text = open_documents([tmp_path / "text.txt"])
-        return prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_fraction=fraction)
-
     first = prepared(tmp_path, tokenizer, ENGLISH * 9)
     os.utime(tmp_path / "text.txt", ns=(0, 0))
     assert changed_since(first) == []
     with monkeypatch.context() as patch:
         patch.setattr(tokenizer, "encode_batch", None)  # nothing is tokenized again
-        same, another_split = prepare_again(0.1), prepare_again(0.5)
+        same, another_split = prepared(tmp_path, tokenizer), prepared(tmp_path, tokenizer, val_fraction=0.5)
     assert same.entry == another_split.entry == first.entry
     assert np.array_equal(same.train, first.train)
     assert not np.array_equal(another_split.train, first.train)
@@ -100,7 +98,7 @@ def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, token
     (tmp_path / "text.txt").write_bytes((ENGLISH.upper() * 9).encode())
     os.utime(tmp_path / "text.txt", ns=(0, 0))
     assert (tmp_path / "text.txt").stat().st_size == size
-    changed = prepare_again(0.1)
+    changed = prepared(tmp_path, tokenizer)
     assert changed.entry != first.entry
     assert changed.fingerprint != first.fingerprint
 
@@ -161,8 +159,7 @@ def test_a_damaged_cache_entry_is_made_again(tmp_path, tokenizer, file, damaged)
     (first.entry / file).unlink()
     if damaged is not None:
         (first.entry / file).write_bytes(damaged)
-    text = open_documents([tmp_path / "text.txt"])
-    prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache")
+    prepared(tmp_path, tokenizer)
     assert (first.entry / file).read_bytes() == content
 
 

@@ -141,7 +141,8 @@ def test_only_a_sample_of_the_beginning_is_examined(tmp_path, monkeypatch):
     assert documents.beginnings() == [text[:3000]]
 
 
-def test_three_tags_alone_on_their_lines_are_enough_and_two_are_not():
-    tag = "\n<|endoftext|>\n"
-    assert recognize([tag.join(stories(4))]).separator == tag.strip()
-    assert recognize([tag.join(stories(3))]).separator == ""
+@pytest.mark.parametrize(("between", "fewest"), [("\n<|endoftext|>\n", 3), ("<|endoftext|>\n", 5), ("\n%\n", 5)])
+def test_fewer_tags_are_enough_if_they_are_alone_on_their_lines(between, fewest):
+    for count in (fewest - 1, fewest):
+        found = recognize([between.join(stories(count + 1))]).separator
+        assert (found.strip() == between.strip()) == bool(found) == (count == fewest)

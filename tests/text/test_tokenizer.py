@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
-from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
+from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
-from model.text.hf_tokenizer import HFTokenizer
+from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
 from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -69,33 +69,15 @@ def write_llama2c(path, tokenizer):
 def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     """A byte-level tokenizer as in Llama 3, or one with byte fallback as in Llama 2."""
     tokenizers = pytest.importorskip("tokenizers")
-    from tokenizers import decoders, models, pre_tokenizers, processors, trainers
-
     if name == "byte_level":
-        model = tokenizers.Tokenizer(models.BPE())
-        model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        model.decoder = decoders.ByteLevel()
-        pieces = pre_tokenizers.ByteLevel.alphabet()
+        model = byte_level_tokenizer(ENGLISH, 700)
+        (folder / name).mkdir(exist_ok=True)
     else:
-        model = tokenizers.Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
-        model.normalizer = tokenizers.normalizers.Sequence(
-            [tokenizers.normalizers.Prepend("\u2581"), tokenizers.normalizers.Replace(" ", "\u2581")]
-        )
-        steps = [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
-        model.decoder = decoders.Sequence(steps)
-        pieces = []
-    special = ["<unk>", "<begin>", "<end>", "<end of turn>"]
-    bytes_ = [f"<0x{byte:02X}>" for byte in range(256)] if name == "byte_fallback" else []
-    trainer = trainers.BpeTrainer(
-        vocab_size=700, special_tokens=special + bytes_, initial_alphabet=pieces, show_progress=False
-    )
-    model.train_from_iterator([ENGLISH], trainer)
-    if bytes_:  # training makes them special tokens, which decoding would skip
-        state = json.loads(model.to_str())
-        state["added_tokens"] = [token for token in state["added_tokens"] if not token["content"].startswith("<0x")]
-        model = tokenizers.Tokenizer.from_str(json.dumps(state))
-    model.post_processor = processors.TemplateProcessing(single="<begin> $A", special_tokens=[("<begin>", 1)])
-    (folder / name).mkdir(exist_ok=True)
+        file = trained_by_sentencepiece(folder / name, ENGLISH, **LLAMA2_SETTINGS)
+        model = tokenizers.Tokenizer.from_str(json.dumps(hugging_face_files(file)[0]))
+    model.add_special_tokens(["<begin>", "<end>", "<end of turn>"])
+    begin = ("<begin>", model.token_to_id("<begin>"))
+    model.post_processor = tokenizers.processors.TemplateProcessing(single="<begin> $A", special_tokens=[begin])
     model.save(str(folder / name / "tokenizer.json"))
     (folder / name / "tokenizer_config.json").write_text('{"eos_token": {"content": "<end>"}}', encoding="utf-8")
     return HFTokenizer(folder / name / "tokenizer.json")
@@ -197,15 +179,17 @@ def test_a_llama2c_file_that_sentencepiece_would_read_otherwise_is_refused(tmp_p
 @pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
 def test_special_tokens_of_a_tokenizer_json(name, folder):
     tokenizer = hf_tokenizer(folder, name)
-    assert (tokenizer.bos_id, tokenizer.eos_ids) == (1, (2,))
-    assert tokenizer.encode("") == [1]
-    assert tokenizer.encode("it was") == [1, *tokenizer.encode("it was", bos=False)]
-    assert 3 in tokenizer.encode("it<end of turn>")
+    begin, end, end_of_turn = range(tokenizer.vocab_size - 3, tokenizer.vocab_size)
+    assert (tokenizer.bos_id, tokenizer.eos_ids) == (begin, (end,))
+    assert tokenizer.encode("") == [begin]
+    assert tokenizer.encode("it was") == [begin, *tokenizer.encode("it was", bos=False)]
+    assert end_of_turn in tokenizer.encode("it<end of turn>")
     assert tokenizer.decode(tokenizer.encode("it<end of turn>")) == "it"
 
 
 def test_bos_is_read_from_the_post_processor_or_tokenizer_config_json(folder, tmp_path):
-    content = json.loads(hf_tokenizer(folder, "byte_level").path.read_bytes())
+    original = hf_tokenizer(folder, "byte_level")
+    content, begin = json.loads(original.path.read_bytes()), original.bos_id
 
     def tokenizer(settings):
         (tmp_path / "tokenizer.json").write_text(json.dumps(content), encoding="utf-8")
@@ -219,9 +203,9 @@ def test_bos_is_read_from_the_post_processor_or_tokenizer_config_json(folder, tm
     with pytest.raises(ValueError, match="names no BOS"):
         tokenizer({})
     without_bos = tokenizer({"bos_token": "<begin>"})
-    assert without_bos.encode("it")[0] != 1  # the post-processor in the file adds nothing
-    assert without_bos.encode("") == [1]
-    assert tokenizer({"bos_token": "<begin>", "add_bos_token": True}).encode("it")[0] == 1
+    assert without_bos.encode("it")[0] != begin  # the post-processor in the file adds nothing
+    assert without_bos.encode("") == [begin]
+    assert tokenizer({"bos_token": "<begin>", "add_bos_token": True}).encode("it")[0] == begin
 
 
 def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(folder, tmp_path):

@@ -87,6 +87,7 @@ def test_a_tokenizer_is_not_cached_if_the_text_changes_while_it_is_trained(tmp_p
     source, cache = tmp_path / "a.txt", tmp_path / "cache"
     source.write_text(ENGLISH * 20, encoding="utf-8")
     documents = open_documents([source])
+    documents.identity()
     source.write_text(ENGLISH * 21, encoding="utf-8")
     with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
         cached_tokenizer(documents, cache, vocab_size=300)

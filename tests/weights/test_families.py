@@ -8,6 +8,7 @@ import pytest
 import torch
 from damage import change_json
 from script_helpers import run_in_process
+from text_helpers import byte_level_tokenizer
 
 import generate as generate_script
 from model import KVCache, ModelArgs, Transformer, generate
@@ -28,7 +29,7 @@ CONFIGS = {
     "llama tied": ("Llama", {"tie_word_embeddings": True}),
     "llama linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
     "llama3": ("Llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
-    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1}}),
+    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1, "attention_factor": 0.8}}),
     "mistral": ("Mistral", {"sliding_window": None, "head_dim": 10}),
     "mistral with a window": ("Mistral", {"sliding_window": CONTEXT}),
     "qwen2": ("Qwen2", {"use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1}),
@@ -145,17 +146,12 @@ def qwen_tokenizer(tmp_path_factory):
     """A directory with a tokenizer of Qwen's kind: byte-level BPE, NFC, added tokens, no BOS."""
     tokenizers = pytest.importorskip("tokenizers")
     directory = tmp_path_factory.mktemp("qwen")
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.BPE())
+    tokenizer = byte_level_tokenizer("the ropewalk is a long lane where rope is laid. It's café 12.\n\n" * 50, 400)
     tokenizer.normalizer = tokenizers.normalizers.NFC()
     split = tokenizers.pre_tokenizers.Split(tokenizers.Regex(PATTERN), behavior="isolated")
     to_bytes = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
     tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Sequence([split, to_bytes])
     tokenizer.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
-    tokenizer.decoder = tokenizers.decoders.ByteLevel()
-    trainer = tokenizers.trainers.BpeTrainer(
-        vocab_size=400, initial_alphabet=tokenizers.pre_tokenizers.ByteLevel.alphabet(), show_progress=False
-    )
-    tokenizer.train_from_iterator(["the ropewalk is a long lane where rope is laid. It's café 12.\n\n"] * 50, trainer)
     tokenizer.add_special_tokens([tokenizers.AddedToken(name, normalized=False) for name in CONTROL])
     tokenizer.add_tokens([tokenizers.AddedToken(name, normalized=False) for name in ("<think>", "</think>")])
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -8,7 +8,7 @@ import pytest
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import load_args
-from model.weights.hf_config import args_from_config, config_from, read_config
+from model.weights.hf_config import args_from_config, config_from, subclass_in
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
@@ -116,7 +116,8 @@ def test_bias_and_norm_together_are_refused_except_for_a_subclass():
     args = ModelArgs(dim=64, n_heads=4, qkv_bias=True, qk_norm=True)
     with pytest.raises(ValueError, match=r"qkv_bias and qk_norm are both true: .*leave one out"):
         config_from(args, "float32", {})
-    assert read_config(config_from(args, "float32", {}, "mine:Net")) == (args, "mine:Net")
+    config = config_from(args, "float32", {}, "mine:Net")
+    assert (args_from_config(config), subclass_in(config)) == (args, "mine:Net")
 
 
 def test_ntk_scaling_is_written_as_the_equivalent_base():

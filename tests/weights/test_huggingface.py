@@ -1,40 +1,10 @@
-"""Hugging Face directories, with transformers as the oracle where it is installed."""
+"""Hugging Face directories: other layouts of the same tensors, and tensors that do not match."""
 
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from model.rope_scaling import RopeScaling
 from model.weights import load_args, load_model, open_checkpoint, save_model
-from model.weights.tensors import read_header
-
-ORIGINAL, LENGTH = 16, 60  # LENGTH is well past the trained length of the scalings
-SHAPES = {
-    "gqa": {},
-    "ntk": {"rope_scaling": RopeScaling("ntk", 4.0)},
-    "yarn": {"rope_scaling": RopeScaling("yarn", 4.0, ORIGINAL, high=8.0, attention_factor=0.8)},
-    "norm": {"qk_norm": True, "norm_eps": 3e-6, "tie_embeddings": True},
-}
-
-
-@pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
-def test_transformers_loads_our_runs_with_equal_logits(small_model, transformers, tmp_path, changes):
-    model = small_model(max_seq_len=LENGTH, **changes).eval()
-    for weight in model.parameters():
-        if weight.ndim == 1:  # norms and biases
-            torch.nn.init.uniform_(weight, 0.5, 1.5)
-    save_model(model, tmp_path)
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=torch.float32)
-    tokens = torch.randint(0, 37, (2, LENGTH))
-    with torch.no_grad():
-        ours, other = model(tokens), theirs(tokens).logits
-        assert (ours - other).abs().max() <= 2e-5
-    loaded = load_model(tmp_path)
-    if "ntk" not in str(changes):  # written as the equivalent base
-        assert loaded.args == model.args
-    assert torch.equal(loaded.freqs_cis, model.freqs_cis)
-    assert loaded.state_dict().keys() == model.state_dict().keys()
-    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
 @pytest.fixture
@@ -50,11 +20,6 @@ def rewrite(directory, change):
     tensors = load_file(directory / "model.safetensors")
     change(tensors)
     save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "model.safetensors")
-
-
-def test_tied_weights_are_stored_once(run):
-    _, directory = run
-    assert "lm_head.weight" not in read_header(directory / "model.safetensors")
 
 
 def test_tied_weights_may_be_stored_under_either_name_or_both_if_they_are_equal(run):
@@ -90,15 +55,14 @@ def test_tensors_that_do_not_match_are_listed(run, change, words):
     assert "\n" not in str(error.value)
 
 
-def test_numbered_files_are_one_model_and_a_missing_one_is_noticed(run):
+def test_a_missing_one_of_several_files_is_noticed(run):
     model, directory = run
     tensors = load_file(directory / "model.safetensors")
     (directory / "model.safetensors").unlink()
     names = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
     for at, name in enumerate(names):
         save_file({key: tensors[key] for key in list(tensors)[at::3]}, directory / name)
-    state = load_model(directory).state_dict()
-    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    assert load_args(directory) == model.args
     (directory / names[1]).unlink()
     with pytest.raises(ValueError, match=f"has 2 files like {names[0]}: get all of this model"):
         load_args(directory)

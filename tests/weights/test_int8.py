@@ -33,7 +33,8 @@ def loaded(small_model, tmp_path):
     def dequantized(model, name):
         if "norm" in name or name.endswith("bias"):
             return model.get_parameter(name)
-        return model.get_submodule(name.removesuffix(".weight")).quantized.dequantize(torch.float32)
+        module = model.get_submodule(name.removesuffix(".weight"))
+        return Quantized(module.weight, module.scales).dequantize(torch.float32)
 
     return load
 

@@ -126,7 +126,7 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "tiktoken"),
         ("tokenizer.bin", b"123", "can only be opened with its model"),
         (".", b"", "has no tokenizer"),
-        ("none.model", b"", "none.model does not exist"),
+        ("none.model", b"", "none.model is not a file"),
     ],
 )
 def test_a_file_that_is_not_a_tokenizer_is_an_error(tmp_path, name, content, words):
