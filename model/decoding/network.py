@@ -26,9 +26,14 @@ from ..transformer import Transformer
 
 LIBRARY = Path(__file__).resolve().parent.parent
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
-# row of the weights. With a threshold of 0 it computes the norm once and stores it. The weights are not copied into the
-# file: the code reads them where the network has them.
-COMPILE_OPTIONS: dict[str, Any] = {"realize_reads_threshold": 0, "aot_inductor.package_constants_in_so": False}
+# row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
+# in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
+# the file: the code reads them where the network has them.
+COMPILE_OPTIONS: dict[str, Any] = {
+    "realize_reads_threshold": 0,
+    "cpp.enable_floating_point_contract_flag": "fast",
+    "aot_inductor.package_constants_in_so": False,
+}
 # If a layer has this many weights or more, single layers are compiled, and the code of one runs for all but the first
 # and the last, because the compiler takes a second or more for each. A call of compiled code takes about 20 us, so
 # networks of smaller layers are compiled as a whole.
