@@ -16,7 +16,7 @@ from ..cli.machine import pick_dtype
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device, unsharded
+from .distributed import Ranks, local_device
 from .estimate import PROCESS, count_parameters, free_memory, peak_memory, readable_size
 from .evaluation import bits_per_byte
 from .run_text import Text
@@ -83,7 +83,7 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = unsharded(trainer.model)  # every process must call it
+        model = trainer.whole_model()  # every process must call it
         if not self.prints:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt

@@ -44,7 +44,8 @@ def validation_loss(network: nn.Module, dataset: Dataset, args: TrainArgs, conte
             total += loss.item()
             count += targets.numel()
     network.train(training)
-    return ranks.sum(total, device) / ranks.sum(count, device)
+    totals, counts = zip(*ranks.collect((total, count)))
+    return sum(totals) / sum(counts)
 
 
 def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
