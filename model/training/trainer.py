@@ -82,7 +82,7 @@ class Trainer:
         if saved and directory:
             load_state(directory, model, self.optimizers)
         if directory and self.ranks.is_first:
-            begin_metrics(directory / METRICS, saved.step if saved else None)
+            begin_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
         """Take all steps."""
