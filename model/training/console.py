@@ -12,12 +12,12 @@ from types import FrameType
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, format_flags, format_path, quantity
-from ..cli.machine import pick_dtype
+from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
-from .estimate import PROCESS, count_parameters, free_memory, peak_memory, readable_size
+from .estimate import PROCESS, count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
 from .sizing import Forecast
@@ -138,7 +138,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, 
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
     parameters = count_parameters(model).total
-    peak = peak_memory(model, args, dtype, ranks.world_size) + (PROCESS if device.type == "cpu" else 0)
+    peak = training_memory(model, args, dtype, ranks.world_size).peak + (PROCESS if device.type == "cpu" else 0)
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))

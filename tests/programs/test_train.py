@@ -41,7 +41,7 @@ TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 @pytest.fixture(autouse=True)
 def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 64 * 10**9)
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     write_config("small.toml", SETTINGS)

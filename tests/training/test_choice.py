@@ -134,9 +134,9 @@ def test_on_a_small_text_the_run_ends_before_its_minutes():
 
 def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
     unlimited = hidden(chosen(20_000_000, speed=1000))
-    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 400 * 10**6)
     assert hidden(chosen(20_000_000, speed=1000)) < unlimited
-    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 10**6)
     with pytest.raises(ValueError, match=r"this run needs about .* of memory, but 1 MB are free on cpu"):
         chosen()
 
