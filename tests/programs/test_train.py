@@ -326,7 +326,7 @@ def test_a_full_disk_ends_the_run_with_one_line_that_names_the_last_checkpoint(c
     assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     err = capsys.readouterr().err.splitlines()[-1]
     assert err.endswith(
-        "error: out/training_state.safetensors: No space left on device; the state of step 6 is kept; to resume: "
+        "error: out/training_state.safetensors: No space left on device; to continue from step 6: "
         "python train.py --resume --out_dir out"
     )
 

@@ -12,7 +12,7 @@ import pytest
 from training_helpers import ARGS, dataset, trainer
 
 from model.training.config import Run, TrainArgs
-from model.training.console import Console, announcement, stopping_on_signals, summary
+from model.training.console import Console, announcement, summary
 from model.training.distributed import Ranks
 from model.training.run_text import Text
 from model.training.sizing import Forecast
@@ -112,7 +112,9 @@ def test_the_summary():
     ]
     assert "note           no better than a unigram model" in result(val_loss=2.4, best_val_loss=2.4)
     assert "note " not in result(val_loss=2.05, best_val_loss=2.0)
-    assert "trained        1 step, 1 token, 0.0 epochs, 1 second" in result(step=1, tokens=1, wall_seconds=1.2)
+    assert "trained        1 step, 1 token, 0.0 epochs, 1 second" in result(
+        step=1, tokens=1, wall_seconds=1.2, val_loss=2.0, best_val_loss=2.0
+    )
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
@@ -152,7 +154,7 @@ def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_resume_command_
 
 def test_a_second_ctrl_c_is_not_caught(tmp_path):
     run = trainer(tmp_path)
-    with stopping_on_signals(run):
+    with Console(run, TEXT).running():
         signal.raise_signal(signal.SIGINT)
         assert run.stop_signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
