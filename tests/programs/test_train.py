@@ -19,6 +19,7 @@ import torch
 from script_helpers import run_in_process
 from training_helpers import torchrun
 
+import evaluate
 import train
 from model.cli import read_toml
 from model.text import sources
@@ -28,7 +29,7 @@ from model.training import trainer as training
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import locked
-from model.training.run_text import read_run_data_args, read_run_dataset, validation_documents
+from model.training.run_text import read_run_data_args, read_run_dataset
 from model.training.sizing import LADDER
 from model.weights import load_model, load_tokenizer, save_model
 
@@ -114,7 +115,7 @@ def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_chang
 
     def found():
         dataset = read_run_dataset(Path("out"), data, tokenizer, 16)
-        ((tokens, size),) = validation_documents(dataset, tokenizer)
+        ((tokens, size, _),) = evaluate.validation_documents(dataset, tokenizer)
         return tokenizer.decode(tokens[1:]), size  # the first token is not predicted
 
     end, size = found()
