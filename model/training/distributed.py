@@ -140,7 +140,7 @@ def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
         return tensor
     from torch.distributed.tensor import distribute_tensor
 
-    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
+    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)  # type: ignore
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:

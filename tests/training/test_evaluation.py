@@ -29,15 +29,6 @@ def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it():
     assert ngram_losses(text, 2, tokens=1000)[0] == pytest.approx(math.log(2), rel=0.01)
 
 
-def test_tokens_are_counted_alike_with_a_table_and_by_sorting():
-    ids = np.random.default_rng(5).integers(0, 7, 40)
-    text = Dataset(ids[:30].astype(np.uint16), ids[30:].astype(np.uint16), 9, "text")
-    table = [int((ids[:30] == token).sum()) for token in ids[30:]]
-    for vocab_size in (30, 31):  # the table must not be larger than the text
-        expected = -np.log([(count + 1) / (30 + vocab_size) for count in table[1:]]).mean()
-        assert ngram_losses(text, vocab_size) == [pytest.approx(expected)]
-
-
 @pytest.mark.parametrize(("train", "val"), [(9, 3), (3, 9)])
 def test_ngrams_are_at_most_as_long_as_either_text(train, val):
     ids = np.arange(9, dtype=np.uint16) % 2
