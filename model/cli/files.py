@@ -10,12 +10,6 @@ from pathlib import Path
 from typing import Any
 
 
-def short_repr(value: Any) -> str:
-    """The value in ASCII, at most 60 characters."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
-
-
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a temporary file or directory beside ``path``, then rename it to ``path``.
 

@@ -6,12 +6,13 @@ system.
 """
 
 import re
+import reprlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, short_repr
+from ..cli.files import read_json
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
@@ -153,7 +154,7 @@ def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, 
             )
         return None
     if not isinstance(template, str):
-        raise ValueError(f"{source}: chat_template is {short_repr(template)}: it must be text")
+        raise ValueError(f"{source}: chat_template is {reprlib.repr(template)}: it must be text")
     variables: dict[str, str] = {}  # bos_token and the like; a token may be an object with its text as content
     for name, value in settings.items():
         token = value.get("content") if isinstance(value, dict) else value
