@@ -5,7 +5,6 @@ import re
 import pytest
 import torch
 from script_helpers import run_in_process, save_run
-from text_helpers import byte_level_tokenizer
 
 import evaluate
 from model.decoding.scoring import encoded_documents, predicted_bytes, score_documents, windows
@@ -120,21 +119,6 @@ def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, si
     with_bos = Bytes(b"", *parts)
     with_bos.bos_id = 0
     assert predicted_bytes(text, range(len(parts) + 1), with_bos) == len(text.encode())
-
-
-def test_a_document_that_begins_within_a_character_is_scored_by_its_bytes(run_dir, run, tmp_path):
-    """With a byte-level tokenizer that adds no BOS."""
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = byte_level_tokenizer(TEXT, 299)
-    tokenizer.post_processor = tokenizers.processors.ByteLevel()
-    tokenizer.add_special_tokens(["<eot>"])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<eot>"}', encoding="utf-8")
-    for text, size in (("\u0434", 1), ("\u4e2d", 2), ("\u0434 hello world", 13)):
-        (tmp_path / "e.txt").write_text(text, encoding="utf-8")
-        code, out, err = run("--data", tmp_path / "e.txt", "--tokenizer", tmp_path / "tokenizer.json", "--json")
-        assert code == 0, err
-        assert json.loads(out.splitlines()[-1])["bytes"] == size
 
 
 def test_several_files_are_shown_one_per_line(run, tmp_path):

@@ -195,22 +195,9 @@ def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name
         resolved(resume=True, ranks=several, out_dir=Path("out"), val_fraction=0.5)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"micro_batch_size": -3}, r"^micro_batch_size is -3: give a whole number of at least 1$"),
-        ({"dropout": 2.0}, r"^dropout is 2.0: give a number from 0 to 0.95$"),
-        ({"dim": 100, "n_heads": 7}, "n_heads 7"),
-        ({"batch_size": 7}, "batch_size is 7, for 3 processes: give a multiple of 3"),
-        ({"device": "abacus"}, "device is 'abacus'"),
-        ({"network": "nowhere:Net"}, "nowhere cannot be imported"),
-        ({"data": ()}, "data is empty"),
-    ],
-)
-@pytest.mark.parametrize("architecture", [{}, {name: value for name, value in SMALL.items() if name != "vocab_size"}])
-def test_mistakes_are_found_before_a_choice(architecture, wrong, message):
-    right = {"data": ("a.txt",), "minutes": 1.0, "micro_batch_size": 5, **architecture}
+def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():
     three = Ranks(world_size=3)
-    assert needs_choice(resolved(ranks=three, **right).settings)
-    with pytest.raises(ValueError, match=message):
-        resolved(ranks=three, **right | wrong)
+    assert needs_choice(resolved(ranks=three, data=("a.txt",), minutes=1.0).settings)
+    for settings in ({"minutes": 1.0, "batch_size": 7}, {"max_steps": 9}):
+        with pytest.raises(ValueError, match=r"batch_size is \d+, for 3 processes: give a multiple of 3"):
+            resolved(ranks=three, data=("a.txt",), **settings)

@@ -178,14 +178,6 @@ def test_fine_tuning_that_ends_right_after_its_first_validation_begins_again(tmp
     assert [line["step"] for line in lines(directory)] == list(range(7))
 
 
-def test_a_run_can_be_resumed_with_other_steps_learning_rate_and_batch_size(tmp_path):
-    trainer(tmp_path, max_steps=5).run()
-    resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)
-    resumed.run()
-    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))
-    assert lines(tmp_path)[5]["lr"] < 1e-3
-
-
 def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
     monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
