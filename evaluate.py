@@ -162,11 +162,9 @@ def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Doc
 
 def count_training_files(documents: Documents, data: DataArgs) -> int:
     """Count the files of ``documents`` that a run with these settings was trained on."""
-    paths = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
-    trained_on = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
-    with suppress(ValueError, OSError), warnings.catch_warnings():  # the training files may have been removed
-        warnings.simplefilter("ignore")
-        trained_on |= set(data.open(paths).paths())
+    trained_on = [str(download_path(spec).resolve()) for spec in data.data if is_url(spec)]
+    with suppress(ValueError, OSError), warnings.catch_warnings(action="ignore"):  # the files may have been removed
+        trained_on += data.open([spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]).paths()
     return sum(path in trained_on for path in documents.paths())
 
 

@@ -45,7 +45,7 @@ def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> t
     chosen, speed = planner.choose(speeds)
     run = replace(run, settings=run.settings | chosen)
     check_training_memory(run.model, run.train, ranks)
-    return chosen, planner.forecast(run.model, run.train, speed, ends_early="max_steps" in chosen)
+    return chosen, planner.forecast(run.model, run.train, speed)
 
 
 def time_models(

@@ -74,8 +74,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest. Vectors have no weight decay.
 
-    ``dtype`` is that of Muon's products. Each group stores its peak learning rate as ``peak_lr``, for
-    ``set_learning_rate``.
+    ``dtype`` is that of Muon's products.
     """
     hidden = [p for p in model.layers.parameters() if p.ndim == 2] if args.optimizer == "muon" else []
     hidden_ids = {id(p) for p in hidden}
@@ -88,9 +87,6 @@ def build_optimizers(
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
         optimizers.append(Muon(hidden, dtype, lr=args.muon_lr, weight_decay=args.weight_decay))
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["peak_lr"] = group["lr"]
     return optimizers
 
 
@@ -109,7 +105,7 @@ def lr_fraction(args: TrainArgs, fraction_done: float) -> float:
 
 
 def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) -> None:
-    """Set the learning rate of every group, as a fraction of its peak."""
+    """Set the learning rate of every optimizer, as a fraction of its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * fraction
+            group["lr"] = optimizer.defaults["lr"] * fraction

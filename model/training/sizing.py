@@ -87,14 +87,13 @@ LAW = Law(
 )
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """The predicted outcome of a run."""
 
     tokens_per_second: float
     steps: int
     loss: float | None = None  # nats per token of validation text; None for fine-tuning, which the law does not cover
-    ends_early: bool = False  # before the minutes are used up, because more steps are hardly worth their time
+    ends_early: bool = False  # chosen, because more steps are hardly worth their time
 
 
 def has_size(settings: Settings) -> bool:
@@ -202,7 +201,7 @@ class Planner:
     def predicted_loss(self, model: ModelArgs, tokens: float) -> float:
         return LAW.loss(self.ngram_loss, count_parameters(model).hidden, tokens, self.train_tokens)
 
-    def forecast(self, model: ModelArgs, train: TrainArgs, speed: float, ends_early: bool = False) -> Forecast:
+    def forecast(self, model: ModelArgs, train: TrainArgs, speed: float) -> Forecast:
         """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
         step_tokens = train.batch_size * model.max_seq_len
         steps = train.step_limit
@@ -210,7 +209,7 @@ class Planner:
             steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
         steps = max(1, int(steps))
         loss = None if train.init_from else self.predicted_loss(model, steps * step_tokens)
-        return Forecast(speed, steps, loss, ends_early)
+        return Forecast(speed, steps, loss, ends_early=train.max_steps != self.settings.get("max_steps"))
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:

@@ -26,7 +26,7 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     load_state(tmp_path, restored.model, restored.optimizers)
     assert same(full_state(run.model, run.optimizers), full_state(restored.model, restored.optimizers))
     adamw, muon = restored.optimizers
-    assert (muon.param_groups[0]["peak_lr"], *adamw.param_groups[0]["betas"]) == (0.5, 0.9, 0.9)
+    assert (muon.defaults["lr"], *adamw.param_groups[0]["betas"]) == (0.5, 0.9, 0.9)
 
 
 @pytest.mark.parametrize(
