@@ -2,7 +2,8 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,18 @@ def run_python(*arguments: str | Path, cwd: Path = ROOT, **options) -> subproces
     """Run ``python ARGUMENTS...`` in another process."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, encoding="utf-8", **options)
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def save_run(directory: Path, text: str, scale: float, **args) -> Transformer:

@@ -122,11 +122,6 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
     architecture = vars(checkpoint.args)
     context = flags.get("max_seq_len", FINE_TUNING_CONTEXT)
     fixed = architecture | {"max_seq_len": min(context, architecture["max_seq_len"])}
-    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
-        print_note(
-            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
-            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
-        )
     for name, value in flags.items():
         if name in fixed and value != fixed[name]:
             raise ValueError(
@@ -137,6 +132,11 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "
             "--tokenizer out, or give the file of that tokenizer"
+        )
+    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
+        print_note(
+            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
+            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
         )
     lr = PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr
     rates = {name: round(FINE_TUNING_LR_FRACTION * peak, 6) for name, peak in (("lr", lr), ("muon_lr", PEAK_LR))}

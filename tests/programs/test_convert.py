@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import run_in_process, save_run
+from script_helpers import file_size_limit, run_in_process, save_run
 
 import convert
 from model import generate
@@ -162,13 +162,9 @@ def test_force_drops_another_norm_eps_with_a_note(source, run, version):
 
 @pytest.mark.parametrize("flags", [("new", "--to", "hf"), ("x.bin", "--to", "llama2c")], ids=["hf", "llama2c"])
 def test_if_the_disk_is_too_full_for_the_weights_nothing_is_left(source, run, flags):
-    resource = pytest.importorskip("resource")
-    before, limits = sorted(Path().rglob("*")), resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, limits[1]))  # the tokenizer fits
-    try:
+    before = sorted(Path().rglob("*"))
+    with file_size_limit(20_000):  # the tokenizer fits
         code, err = run("run", *flags)
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert code == 2
     assert re.fullmatch(r"convert.py: error: .*: .*File too large.*", err.splitlines()[-1])
     assert sorted(Path().rglob("*")) == before

@@ -58,12 +58,20 @@ WRONG = [
     ),
     ("train.py text.txt --device abacus", "device is 'abacus'"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
+    ("train.py text.txt --out_dir text.txt", "but text.txt is no directory that can be written to"),
+    ("train.py text.txt --out_dir text.txt/x", "but text.txt is no directory that can be written to"),
+    ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
+    ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
+    ("train.py text.txt --init_from run --max_seq_len 2401", "max_seq_len is 2401, but run has 2400: leave"),
+    ("train.py text.txt --init_from run --tokenizer bpe", "tokenizer is bpe, which would train a new one, but run"),
+    ("train.py --resume started --max_seq_len 4", "started cannot be resumed with max_seq_len 256 -> 4: leave it out"),
+    ("train.py --resume started --tokenizer char", "tokenizer bpe -> char"),
+    ("train.py --resume started --optimizer adamw", "optimizer muon -> adamw"),
+    ("train.py --resume started --network a:B", "network None -> a:B"),
+    ("train.py --resume started --init_from run", "init_from None -> run"),
     ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
     ("generate.py run --min_p 2 --seed -1", "min_p is 2.0: give a number from 0 to 1; seed is -1"),
-    (
-        "generate.py run --max_new_tokens 5000",
-        f"the context of {CONTEXT} (max_seq_len): shorten it, lower",
-    ),
+    ("generate.py run --max_new_tokens 5000", f"the context of {CONTEXT} (max_seq_len): shorten it, lower"),
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
     (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000", "1,000,000 texts of"),
@@ -142,6 +150,8 @@ def folder(tmp_path_factory):
         save_model(model, path / name)
         save_tokenizer(load_tokenizer(path / "run"), path / name)
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
+    (path / "started").mkdir()
+    (path / "started" / "config.toml").touch()
     (path / "small.toml").write_text(SMALL, encoding="utf-8")
     (path / "bad.toml").write_text("batchsize = 3", encoding="utf-8")
     (path / "one_line").write_text("To be, or not.", encoding="utf-8")

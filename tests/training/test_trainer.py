@@ -59,18 +59,6 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     assert same(*best)
 
 
-def test_a_run_that_was_killed_after_its_checkpoint_repeats_the_lost_steps(tmp_path):
-    trainer(tmp_path, max_steps=20, eval_every=8).run()
-    expected = without_speed(tmp_path)
-    state = (tmp_path / "training_state.safetensors").read_bytes()
-    trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
-    (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
-    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"step": 25, "train_l')
-    trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
-    assert without_speed(tmp_path) == expected
-
-
 class Growing(Transformer):
     """A network that ``args`` alone do not determine: each one has a larger table."""
 
