@@ -59,7 +59,7 @@ WRONG = [
     ("train.py text.txt --device abacus", "device is 'abacus'"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
     ("train.py text.txt --out_dir text.txt", "but text.txt is no directory that can be written to"),
-    ("train.py text.txt --out_dir text.txt/x", "but text.txt is no directory that can be written to"),
+    ("train.py text.txt --out_dir text.txt/x", "text.txt is no directory that can be written to"),
     ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
     ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
     ("train.py text.txt --init_from run --max_seq_len 2401", "max_seq_len is 2401, but run has 2400: leave"),
