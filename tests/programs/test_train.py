@@ -249,12 +249,6 @@ def test_two_concurrent_runs_without_out_dir_get_different_directories(capsys, d
     assert sorted(users) == [[], ["small", "small-2"]]  # of the tokenizer, which the runs have a copy of; of the tokens
 
 
-def test_a_plan_does_not_mark_cache_entries_as_used():
-    assert run("small.toml", "--data", "text.txt", "--plan") == 0
-    Path("runs/small").mkdir(parents=True)
-    assert [entry.runs for entry in cache_entries(cache_home())] == [[], []]
-
-
 def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(capsys, monkeypatch):
     learn = run_text.cached_tokenizer
 
@@ -408,6 +402,8 @@ def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
     assert "ending after" not in capsys.readouterr().out  # the user limited the steps
     assert all_files() == before
+    Path("runs/small").mkdir(parents=True)
+    assert not any(entry.runs for entry in cache_entries(cache_home())), "a plan uses no entry of the cache"
 
 
 def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):

@@ -7,7 +7,6 @@ import pytest
 import torch
 from training_helpers import same, trainer, weights
 
-from model.training import state
 from model.training.state import STATE, Progress, full_state, load_state, read_progress
 from model.weights.tensors import load_tensors, save_tensors
 
@@ -56,17 +55,3 @@ def test_the_error_for_damaged_progress_is_one_line(tmp_path, damage):
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": damage})
     with pytest.raises(ValueError, match=rf"^[^\n]*{STATE} is damaged or belongs to another model[^\n]*$"):
         read_progress(tmp_path)
-
-
-def test_no_tensor_shares_memory_with_the_mapped_file_after_loading(tmp_path, monkeypatch):
-    """On Windows, the next checkpoint could not replace a mapped file."""
-    trainer(tmp_path, max_steps=2).run()
-    mapped = load_tensors(tmp_path / STATE)
-    monkeypatch.setattr(state, "load_tensors", lambda path: mapped)
-    run = trainer(tmp_path, resume=True)
-    mapped_storages = {tensor.untyped_storage().data_ptr() for tensor in mapped.values()}
-    used = [*run.model.parameters()]
-    for optimizer in run.optimizers:
-        for values in optimizer.state.values():
-            used += values.values()
-    assert not mapped_storages & {tensor.untyped_storage().data_ptr() for tensor in used}
