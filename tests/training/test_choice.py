@@ -27,6 +27,7 @@ from model.training.sizing import (
     Planner,
     lowest_ngram_loss,
     needs_choice,
+    validation_settings,
 )
 
 VOCABULARY = 500
@@ -233,3 +234,20 @@ def test_a_short_load_while_one_size_is_timed_does_not_decide():
         return simulated(model) * (0.1 if next(timed) == 2 else 1)
 
     assert chosen(20_000_000, measure=disturbed) == chosen(20_000_000)
+
+
+@pytest.mark.parametrize(("tokens", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
+def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
+    model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
+    for processes in (1, 3):
+        planner = Planner({}, 1_000_000, NGRAM_LOSS, processes)
+        assert planner.training_settings(model, tokens)["batch_size"] == processes * max(1, round(rows / processes))
+
+
+@pytest.mark.parametrize(
+    ("steps", "tokens", "every", "validated"),
+    [(7, 1e5, 1, 40_000), (1234, 1e7, 100, 75_000), (2999, 2e7, 200, 150_000), (98_765, 1e9, 9000, 200_000)],
+)
+def test_a_run_validates_about_ten_times_on_a_fraction_of_its_tokens(steps, tokens, every, validated):
+    expected = {"eval_every": every, "eval_tokens": validated, "sample_every": 2 * every}
+    assert validation_settings(steps, tokens) == expected
