@@ -96,17 +96,6 @@ def test_transformers_generates_from_every_conversion(source, untied, run, flags
     assert expected == ours[: len(expected)]
 
 
-def test_int8_for_llama2c_round_trips_bit_equal(source, run):
-    assert run("run", "x.bin", "--to", "llama2c", "--version", 2)[0] == 0
-    assert Path("x.bin").stat().st_size < 1.5 * sum(tensor.numel() for tensor in source.parameters())
-    with_tokenizer = ["--tokenizer", "run/tokenizer.model"]
-    assert run("x.bin", "again.bin", "--to", "llama2c", "--version", 2, *with_tokenizer)[0] == 0
-    assert Path("x.bin").read_bytes() == Path("again.bin").read_bytes()
-    assert run("x.bin", "wide", "--to", "hf", *with_tokenizer)[0] == 0
-    for name, tensor in load_model("wide").state_dict().items():
-        assert (tensor - source.state_dict()[name]).abs().max() <= source.state_dict()[name].abs().max() / 254 + 1e-6
-
-
 def test_the_tokenizer_is_converted_to_every_format_and_back(source, run):
     ours = load_tokenizer("run")
     run("run", "hf", "--to", "hf")
