@@ -15,7 +15,7 @@ from ..text.dataset import Dataset
 from .config import TrainArgs
 from .distributed import Ranks
 
-SAMPLED_BLOCKS = 100
+SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 PRIOR_COUNT = 5  # in an n-gram model, the (n-1)-gram prediction weighs as much as this many occurrences
 
 
@@ -53,14 +53,14 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
+def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1) -> list[float]:
     """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
-    The list stops before the first n at which the loss rises, and at ``order`` at the latest. At most ``tokens`` tokens
-    of each text are counted, in evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the prediction of
+    The list stops before the first n at which the loss rises, and at ``order`` at the latest. Of a long text, the
+    tokens of ``sampled_blocks`` are counted. Unigrams have add-one smoothing. For larger n, the prediction of
     the (n-1)-gram model is added to the counts like PRIOR_COUNT occurrences.
     """
-    train, val = (sampled_blocks(ids, tokens).astype(np.int64) for ids in (dataset.train, dataset.val))
+    train, val = (sampled_blocks(ids).astype(np.int64) for ids in (dataset.train, dataset.val))
     ids = np.concatenate([train, val])
     ngrams = ids  # a number for the n-gram that begins at each token; equal n-grams have equal numbers
     probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
@@ -85,10 +85,10 @@ def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int 
     return losses
 
 
-def sampled_blocks(ids: np.ndarray, tokens: int) -> np.ndarray:
-    """At most ``tokens`` of the ids, in SAMPLED_BLOCKS evenly spaced blocks; all of them if there are no more."""
-    if len(ids) <= tokens:
+def sampled_blocks(ids: np.ndarray) -> np.ndarray:
+    """At most SAMPLED_TOKENS of the ids, in SAMPLED_BLOCKS evenly spaced blocks; all of them if there are no more."""
+    if len(ids) <= SAMPLED_TOKENS:
         return np.asarray(ids)
-    length = tokens // SAMPLED_BLOCKS
+    length = SAMPLED_TOKENS // SAMPLED_BLOCKS
     starts = np.linspace(0, len(ids) - length, SAMPLED_BLOCKS, dtype=np.int64)
     return np.concatenate([ids[start : start + length] for start in starts])

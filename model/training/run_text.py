@@ -23,7 +23,6 @@ from .state import read_progress
 
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
 MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
-SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which a start_text is counted
 # Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
 START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
 
@@ -101,7 +100,7 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
     frequent in the training text, for example a paragraph break, it writes normally. The result is empty if there are
     enough documents, or no such text.
     """
-    ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
+    ids = sampled_blocks(dataset.train)
 
     def occurrences(tokens: list[int]) -> int:
         return int((sliding_window_view(ids, len(tokens)) == tokens).all(1).sum()) if len(tokens) <= len(ids) else 0

@@ -113,7 +113,11 @@ class Trainer:
             self.progress.step += 1
             self.progress.tokens += tokens
             self.progress.train_seconds += seconds
-            self._update_clock()  # before the validation, because the last step ends with one
+            # The processes agree on these before the validation, because the last step ends with one.
+            self.progress.wall_seconds = self.clock() - self.start
+            done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
+            fractions, signals = zip(*self.ranks.collect((done, self.stop_signal)))
+            self.fraction_done, self.stopped_by = max(fractions), max(signals)
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
@@ -187,13 +191,6 @@ class Trainer:
         state = {name: gather(tensor).detach() for name, tensor in self.model.state_dict().items()}
         copy.load_state_dict(state, assign=True)
         return copy.to(self.device)  # moves the buffers that are not in the state
-
-    def _update_clock(self) -> None:
-        """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
-        self.progress.wall_seconds = self.clock() - self.start
-        done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        fractions, signals = zip(*self.ranks.collect((done, self.stop_signal)))
-        self.fraction_done, self.stopped_by = max(fractions), max(signals)
 
     def _check_finite(self, value: float, step: int, message: str) -> None:
         if math.isfinite(value):
