@@ -18,7 +18,7 @@ def test_the_loss_is_the_mean_negative_log_likelihood_of_the_targets():
 
 
 def test_the_unigram_loss_follows_from_the_counts():
-    text = Dataset(np.array([1, 1, 1, 2, 0], np.uint16), np.array([0, 1, 2, 3], np.uint16), 9, "text")
+    text = Dataset(np.array([1, 1, 1, 2, 0], np.uint16), np.array([1, 1, 2, 3], np.uint16), 9, "text")
     expected = -sum(math.log(p) for p in (4 / 9, 2 / 9, 1 / 9)) / 3  # one added to each count, over 5 + 4 tokens
     assert ngram_losses(text, vocab_size=4)[0] == pytest.approx(expected)
 
