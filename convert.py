@@ -83,12 +83,10 @@ def parse_flags() -> argparse.Namespace:
 
 
 def check_target(target: Path, to: str) -> None:
-    """Raise ValueError if the output would overwrite anything, or could not be read again."""
+    """Raise ValueError if the output would overwrite anything."""
     for path in (target, tokenizer_bin(target)) if to == "llama2c" else (target,):
         if os.path.lexists(path):  # also a link that leads nowhere
             raise ValueError(f"{path} exists: give a new name, or remove it first")
-    if any("\udc80" <= character <= "\udcff" for character in str(target)):  # a byte that is not UTF-8
-        raise ValueError(f"{target} is not a name in UTF-8, so the weights could not be read again: give another name")
     if not target.absolute().parent.is_dir():
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
 

@@ -7,11 +7,14 @@ import argparse
 import json
 import statistics
 import sys
+import warnings
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Literal
 
+import numpy as np
 from tqdm import tqdm
 
 from model.cli import (
@@ -28,17 +31,12 @@ from model.cli.machine import DeviceName, pick_device, pick_dtype
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range, raise_problems, range_problems
 from model.text.separators import recognize
-from model.text.sources import open_documents
+from model.text.dataset import Dataset
+from model.text.sources import Documents, is_pipe, is_url, open_documents
+from model.text.token_cache import download_path
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
-from model.training.console import format_rows
-from model.training.run_text import (
-    count_training_files,
-    describe_validation,
-    read_run_dataset,
-    read_run_data_args,
-    validation_documents,
-)
+from model.training.run_text import read_run_data_args, read_run_dataset
 from model.weights import find_network, open_checkpoint
 from model.weights.checkpoint import Checkpoint, newest_run
 
@@ -101,7 +99,7 @@ def main() -> None:
     if options.json:
         print_json(scores)
     else:
-        print_tables(scores)
+        print_table(scores)
 
 
 def parse_flags() -> tuple[argparse.Namespace, Options]:
@@ -144,8 +142,30 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
             "with --data"
         )
     dataset = read_run_dataset(checkpoint.path, run_data, tokenizer, checkpoint.args.max_seq_len)
-    print_note(f"note: scoring {describe_validation(run_data, dataset)}; name another text with --data")
-    return (Document(tokens, size) for tokens, size in validation_documents(dataset, tokenizer))
+    share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
+    text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
+    print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
+    return validation_documents(dataset, tokenizer)
+
+
+def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Document]:
+    """The documents of the validation text.
+
+    Each begins with BOS, or with the last token of the training text if the validation text begins inside a document.
+    """
+    starts = sorted({0, *np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()})
+    for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
+        tokens = dataset.val[start:end].tolist()
+        if len(tokens) > 1:  # the first one alone leaves no token to predict
+            yield Document(tokens, len(tokenizer.decode(tokens).encode()) - len(tokenizer.decode(tokens[:1]).encode()))
+
+
+def count_training_files(documents: Documents, data: DataArgs) -> int:
+    """Count the files of ``documents`` that a run with these settings was trained on."""
+    trained_on = [str(download_path(spec).resolve()) for spec in data.data if is_url(spec)]
+    with suppress(ValueError, OSError), warnings.catch_warnings(action="ignore"):  # the files may have been removed
+        trained_on += data.open([spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]).paths()
+    return sum(path in trained_on for path in documents.paths())
 
 
 def scores_by_file(scores: Sequence[Score]) -> dict[str, list[Score]]:
@@ -166,31 +186,22 @@ def print_json(scores: Sequence[Score]) -> None:
     print(json.dumps({"documents": len(scores)} | total(scores).figures()))
 
 
-def print_tables(scores: Sequence[Score]) -> None:
-    """Print one line per file if there are several, and the total."""
-    files = scores_by_file(scores)
-    if files:
-        print(f"{'nats per token':<14}  {'bits per byte':>13}  {'tokens':>11}  file")
-        for name, of_file in files.items():
-            figures = total(of_file).figures()
-            nats, bits = figures["nats_per_token"], figures["bits_per_byte"]
-            print(f"{nats:<14.4f}  {bits:>13.4f}  {figures['tokens']:>11,}  {name}")
-        print()
-    whole = total(scores)
-    figures = whole.figures()
-    rows = {
-        "nats per token": f"{figures['nats_per_token']:.4f}",
-        "perplexity": f"{figures['perplexity']:,.3f}",
-        "bits per byte": f"{figures['bits_per_byte']:.4f}",
-        "text": f"{quantity(whole.tokens, 'token')}, {quantity(whole.bytes, 'byte')}",
-    }
+def print_table(scores: Sequence[Score]) -> None:
+    """Print one line per file if there are several, and one for the total."""
+    print("nats per token    perplexity  bits per byte       tokens        bytes  text")
+    rows = [(name, total(of_file)) for name, of_file in scores_by_file(scores).items()]
+    for name, score in [*rows, (quantity(len(scores), "document"), total(scores))]:
+        figures = score.figures()
+        print(
+            f"{figures['nats_per_token']:14.4f}  {figures['perplexity']:12,.3f}  {figures['bits_per_byte']:13.4f}  "
+            f"{score.tokens:11,}  {score.bytes:11,}  {name}"
+        )
     if len(scores) > 1:
         means = [score.nats / score.tokens for score in scores]
-        rows["documents"] = (
-            f"{len(means):,}; nats per token from {min(means):.4f} to {max(means):.4f}, "
-            f"median {statistics.median(means):.4f}"
+        print(
+            f"nats per token of a document: from {min(means):.4f} to {max(means):.4f}, median "
+            f"{statistics.median(means):.4f}"
         )
-    print(format_rows(rows))
 
 
 if __name__ == "__main__":

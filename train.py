@@ -7,7 +7,6 @@ text and no config, train for 2.5 minutes, or for --minutes, and choose the mode
 
 import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
 
-import os
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
@@ -33,7 +32,7 @@ CONFIG_DIR = Path(__file__).parent / "configs"
 def main() -> int:
     flags = parse_flags()
     keep_freed_memory()  # of one training step for the next one, which is faster
-    with processes(os.environ) as ranks:  # one, unless torchrun started more
+    with processes() as ranks:  # one, unless torchrun started more
         return train(flags, ranks)
 
 

@@ -3,7 +3,8 @@
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -37,6 +38,18 @@ def library_example() -> str:
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "library.md").read_text(encoding="utf-8"), re.DOTALL)
     (example,) = [block for block in blocks if "class SlidingTransformer" in block]
     return example
+
+
+@contextmanager
+def file_size_limit(size: int) -> Iterator[None]:
+    """Simulate a full disk: the kernel refuses to write more than ``size`` bytes to a file."""
+    resource = pytest.importorskip("resource", reason="POSIX only")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def save_run(directory: Path, text: str, scale: float, **args) -> Transformer:

@@ -81,7 +81,7 @@ def run_in_processes(world_size: int, work: Callable[[Ranks], object]) -> list[i
     """Run ``work`` in ``world_size`` processes of one gloo group; returns their exit codes."""
 
     def join_and_work() -> None:
-        with processes(os.environ) as ranks:
+        with processes() as ranks:
             work(ranks)
 
     return torchrun(world_size, join_and_work)

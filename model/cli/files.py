@@ -5,15 +5,9 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-
-
-def short_repr(value: Any) -> str:
-    """The value in ASCII, at most 60 characters."""
-    text = ascii(value)
-    return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
@@ -23,7 +17,7 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     one. A ``write`` that makes a directory must sync the files in it. If ``write`` fails, the old file stays and the
     temporary one is removed; an OSError names the file.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")  # remove_unfinished finds it by this name
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.ropewalk.tmp")  # remove_unfinished finds it by this name
     try:
         write(temporary)
         _sync(temporary)
@@ -38,12 +32,10 @@ def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     _sync(path.parent)
 
 
-def remove_unfinished(directory: Path, names: Collection[str]) -> None:
-    """Remove the temporary files that were left by processes killed while they wrote files with these names."""
-    for found in directory.glob(".*.tmp"):
-        name, _, process = found.name[1:].removesuffix(".tmp").rpartition(".")
-        if name in names and process.isdecimal() and found.is_file():
-            found.unlink()
+def remove_unfinished(directory: Path) -> None:
+    """Remove the temporary files of this program that were left by processes killed while they wrote a file."""
+    for found in directory.glob(".*.ropewalk.tmp"):
+        found.unlink()
 
 
 def _replace(temporary: Path, path: Path) -> None:

@@ -1,6 +1,7 @@
 """Device, dtype, number of threads and memory."""
 
 import ctypes
+import math
 import os
 from pathlib import Path
 from typing import Annotated
@@ -11,6 +12,7 @@ from .. import kernels
 
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+CPU = torch.device("cpu")
 MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step; benchmarks/busy.py measures it
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -82,11 +84,13 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
         torch.set_num_threads(1)
 
 
-def available_memory() -> int | None:
-    """Bytes that can be allocated without swapping; None if the system does not report them.
+def free_memory(device: torch.device) -> int | None:
+    """Bytes that can be allocated on this device, without swapping; None if the system does not report them.
 
     This is the memory of the machine: the limit of a container is not seen.
     """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -96,10 +100,16 @@ def available_memory() -> int | None:
     return None
 
 
-def check_memory(needed: int, purpose: str, advice: str = "use smaller values") -> None:
-    """Raise ValueError if ``needed`` bytes are not available. Called before they are allocated."""
-    available = available_memory()
-    if available is not None and needed > available:
+def check_memory(needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = CPU) -> None:
+    """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated."""
+    free = free_memory(device)
+    if free is not None and needed > free:
         raise ValueError(
-            f"{purpose} needs about {needed / 1e9:.1f} GB, but {available / 1e9:.1f} GB are free: {advice}"
+            f"{purpose} needs about {readable_size(needed)} of memory, but {readable_size(free)} are free on {device}: "
+            f"{advice}"
         )
+
+
+def readable_size(size: int) -> str:
+    """A human-readable size: megabytes rounded up, or gigabytes."""
+    return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"

@@ -33,10 +33,5 @@ class Parser(argparse.ArgumentParser):
         close = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.5)
         self.error(f"unknown argument {name!r}: {f'did you mean {close[0]!r}?' if close else 'try --help'}")
 
-    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
-        if arg_strings == ["--"] and action.option_strings:  # ``--stop=--``, which Python before 3.13 drops
-            return ["--"] if action.nargs == "+" else "--"
-        return super()._get_values(action, arg_strings)
-
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

@@ -42,10 +42,10 @@ def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> t
         if not choosing:
             return {}, planner.forecast(run.model, run.train, measure(run.model, run.train))
         speeds = time_models(measure, planner, ranks)
-    chosen, speed = planner.choose(speeds)
+    chosen, forecast = planner.choose(speeds)
     run = replace(run, settings=run.settings | chosen)
     check_training_memory(run.model, run.train, ranks)
-    return chosen, planner.forecast(run.model, run.train, speed, ends_early="max_steps" in chosen)
+    return chosen, forecast
 
 
 def time_models(

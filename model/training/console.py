@@ -12,12 +12,12 @@ from types import FrameType
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, format_flags, format_path, quantity
-from ..cli.machine import pick_dtype
+from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device, unsharded
-from .estimate import PROCESS, count_parameters, free_memory, peak_memory, readable_size
+from .distributed import Ranks, local_device
+from .estimate import PROCESS, count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
 from .sizing import Forecast
@@ -50,19 +50,34 @@ class Console:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the progress bar. Ctrl-C and SIGTERM end the run after a step; other failures end it with advice."""
+        """Show the progress bar. Ctrl-C and SIGTERM end the run after a step; other failures end it with advice.
+
+        In a single process, the same signal a second time interrupts even the step. If there are several processes, it
+        has no effect, because all must stop after the same step.
+        """
         trainer = self.trainer
         rows = quantity(trainer.args.micro_batch_rows(trainer.ranks.world_size), "sequence")
         advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+        def stop_after_step(number: int, frame: FrameType | None) -> None:
+            trainer.stop_signal = number
+            if trainer.ranks.world_size == 1:
+                signal.signal(number, previous[signal.Signals(number)])
+
+        for number in previous:
+            signal.signal(number, stop_after_step)
         try:
-            with self.bar, explain_out_of_memory(advice, trainer.device), stopping_on_signals(trainer):
+            with self.bar, explain_out_of_memory(advice, trainer.device):
                 yield
         except OSError as error:
-            kept = f"the state of step {trainer.saved_step} is kept" if trainer.saved_step else "no step is saved yet"
             raise ValueError(
-                f"{error.filename or trainer.directory}: {error.strerror or error}; {kept}; to resume: "
-                f"{resume_command(trainer.directory)}"
+                f"{error.filename or trainer.directory}: {error.strerror or error}; to continue from step "
+                f"{trainer.saved_step}: {resume_command(trainer.directory)}"
             ) from None
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def show(self, measured: dict[str, float]) -> None:
         """Show the measured values of a step. Every process must call it after each step."""
@@ -83,7 +98,7 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = unsharded(trainer.model)  # every process must call it
+        model = trainer.whole_model()  # every process must call it
         if not self.prints:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
@@ -109,36 +124,12 @@ class Console:
         return 0
 
 
-@contextmanager
-def stopping_on_signals(trainer: Trainer) -> Iterator[None]:
-    """Make Ctrl-C and SIGTERM end the run after the current step, with its state saved.
-
-    In a single process, the same signal a second time interrupts even the step. If there are several processes, it has
-    no effect, because all must stop after the same step.
-    """
-
-    def stop_after_step(number: int, frame: FrameType | None) -> None:
-        trainer.stop_signal = number
-        if trainer.ranks.world_size == 1:
-            signal.signal(number, previous[number])
-
-    previous = {int(number): signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    for number in previous:
-        signal.signal(number, stop_after_step)
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
-
-
 def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, **more: str) -> str:
     """The size, the settings and the forecast of the run, and ``more`` rows."""
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
-    parameters = count_parameters(model).total
-    peak = peak_memory(model, args, dtype, ranks.world_size) + (PROCESS if device.type == "cpu" else 0)
+    peak = training_memory(model, args, dtype, ranks.world_size).peak + (PROCESS if device.type == "cpu" else 0)
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
@@ -151,8 +142,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, 
     if args.init_from:
         length += f", from {args.init_from}"
     rows = {
-        "model": f"{parameters:,} parameters: {quantity(model.n_layers, 'layer')} of width {model.dim}, "
-        f"{quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
+        "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
+        f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
         f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}; cached in {data.entry}",
@@ -186,27 +177,24 @@ def describe_forecast(forecast: Forecast, step_tokens: int, text: Text) -> str:
 
 def summary(trainer: Trainer, text: Text) -> str:
     """The result of the run, its directory, and the next command."""
-    progress, best = trainer.progress, trainer.progress.best_val_loss
+    progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
+    assert last is not None  # a run ends with a validation
+    assert best is not None
     rows = {
         "parameters": f"{sum(p.numel() for p in trainer.model.parameters()):,}",
         "trained": f"{quantity(progress.step, 'step')}, {quantity(progress.tokens, 'token')}, "
         f"{epochs(progress.tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
         "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
+        "validation": f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte (best, at "
+        f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
-    if best is not None:
-        rows["validation"] = (
-            f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte "
-            f"(best, at step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}"
+    if best >= text.unigram_loss:
+        rows["note"] = "no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr"
+    elif last > 1.03 * best:  # the model is memorising the training text
+        rows["note"] = (
+            f"the run overfits: its last validation was {last:.4f}; more text, fewer steps, --dropout 0.2, or a "
+            "smaller --dim or --n_layers help"
         )
-        if best >= text.unigram_loss:
-            rows["note"] = (
-                "no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr"
-            )
-        elif progress.val_loss and progress.val_loss > 1.03 * best:  # the model is memorising the training text
-            rows["note"] = (
-                f"the run overfits: its last validation was {progress.val_loss:.4f}; more text, fewer steps, "
-                "--dropout 0.2, or a smaller --dim or --n_layers help"
-            )
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     rows["next"] = f"python generate.py {format_path(str(trainer.directory))}{network}"

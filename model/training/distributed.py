@@ -8,12 +8,13 @@ import takes 0.75 s of processor time on top of 1.6 s for torch, because it impo
 need it.
 """
 
+import os
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -22,7 +23,6 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from ..cli.machine import pick_device
 from ..transformer import Transformer
-from ..weights.variants import make_network
 
 T = TypeVar("T")
 
@@ -42,20 +42,13 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def max(self, value: float, device: torch.device) -> float:
-        """The maximum over the processes."""
-        return self._reduce(value, device, dist.ReduceOp.MAX)
-
-    def sum(self, value: float, device: torch.device) -> float:
-        """The sum over the processes."""
-        return self._reduce(value, device, dist.ReduceOp.SUM)
-
-    def _reduce(self, value: float, device: torch.device, op: dist.ReduceOp.RedOpType) -> float:
+    def collect(self, value: T) -> list[T]:
+        """The values of all processes, in the order of their ranks. Every process must call it."""
         if self.world_size == 1:
-            return value
-        tensor = torch.tensor(value, dtype=torch.float64, device=device)
-        dist.all_reduce(tensor, op)
-        return tensor.item()
+            return [value]
+        values: list[Any] = [None] * self.world_size
+        dist.all_gather_object(values, value)
+        return values
 
     def first(self, work: Callable[[], T]) -> T:
         """Let the first process do the work, and give its result to all, which wait for it.
@@ -93,13 +86,13 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
 
 
 @contextmanager
-def processes(environment: Mapping[str, str]) -> Iterator[Ranks]:
+def processes() -> Iterator[Ranks]:
     """Join the processes that torchrun started; without torchrun there is one.
 
     The body must be a call of a function, so that DDP is freed when it returns. If DDP is the last to free the process
     group, it holds the GIL while it waits for threads of gloo, which may wait for the GIL.
     """
-    rank, world_size, local_rank = (int(environment.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
+    rank, world_size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
     ranks = Ranks(rank, world_size or 1, local_rank)
     if ranks.world_size == 1:
         yield ranks
@@ -143,28 +136,16 @@ def gather(tensor: Tensor) -> Tensor:
 
 def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
     """``tensor``, which is whole, sharded in the same way as ``example``."""
-    if hasattr(example, "device_mesh") and hasattr(example, "placements"):
-        from torch.distributed.tensor import distribute_tensor
+    if not hasattr(example, "placements"):
+        return tensor
+    from torch.distributed.tensor import distribute_tensor
 
-        return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)
-    return tensor
+    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)  # type: ignore
 
 
 def sync_gradients(network: nn.Module, on: bool) -> None:
     """Set whether the next backward pass averages gradients; only the last micro-batch needs it."""
-    set_fsdp_sync = getattr(network, "set_requires_gradient_sync", None)
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on
-    elif set_fsdp_sync is not None:
-        set_fsdp_sync(on)
-
-
-def unsharded(model: Transformer) -> Transformer:
-    """``model``, or a copy with full parameters if they are sharded. Every process must call it."""
-    if not any(hasattr(p, "full_tensor") for p in model.parameters()):
-        return model
-    network: type[Transformer] = type(model).__bases__[-1]  # FSDP derived the class of ``model`` from its own and this
-    copy = make_network(network, model.args)
-    state = {name: gather(tensor).detach() for name, tensor in model.state_dict().items()}
-    copy.load_state_dict(state, assign=True)
-    return copy.to(model.tok_embeddings.weight.device)  # moves the buffers that are not in the state
+    elif hasattr(network, "set_requires_gradient_sync"):  # FSDP
+        network.set_requires_gradient_sync(on)  # type: ignore[operator]

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..cli.machine import available_memory, pick_dtype
+from ..cli.machine import check_memory, pick_dtype, readable_size
 from ..config import ModelArgs
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
@@ -34,19 +34,25 @@ def count_parameters(args: ModelArgs) -> ParameterCount:
     return ParameterCount(total, args.n_layers * sum(math.prod(shape) for shape in layer if len(shape) == 2))
 
 
-def state_and_activation_bytes(
-    model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1
-) -> tuple[int, int]:
-    """Bytes of one process for weights, gradients and optimizer state, and for the activations of one micro-batch.
+class Memory(NamedTuple):
+    """Bytes of one process."""
 
-    Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The activations are kept for the
-    backward pass; their size was measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python
-    and autograd objects of each layer, and the int64 tokens of the batch.
+    state: int  # weights, gradients and optimizer state
+    activations: int  # of one micro-batch, kept for the backward pass
+    peak: int  # at most, of all that training adds to the process
+
+
+def training_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> Memory:
+    """Estimate the memory of training. The peak and PROCESS together are within 15% of measurements.
+
+    Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
+    measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python and autograd objects of each
+    layer, and the int64 tokens of the batch. The peak includes temporary tensors of the backward pass, Muon's copies of
+    all matrices of one shape, and the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
-    state = 16 * parameters
-    if train.optimizer == "muon":
-        state -= 4 * hidden
+    uses_muon = train.optimizer == "muon"
+    state = 16 * parameters - (4 * hidden if uses_muon else 0)
     rows = train.batch_size // world_size
     micro_batch = train.micro_batch_rows(world_size)
     if world_size > 1 and train.fsdp:
@@ -55,47 +61,24 @@ def state_and_activation_bytes(
             state += 4 * parameters  # the full gradients are kept until the last micro-batch
     elif world_size > 1:
         state += 4 * parameters  # DDP's buckets copy the gradients
-    tokens = micro_batch * model.max_seq_len
     # Bytes per token and layer, for each unit of dim and of hidden_dim
     per_dim, per_hidden_dim = (41, 16) if dtype == torch.float32 else (46, 8)
     layers = model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
-    activations = tokens * (layers + 6 * model.vocab_size)
-    return state, activations + LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
-
-
-def peak_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> int:
-    """Peak bytes that training adds to a process. This and PROCESS together are within 15% of measurements.
-
-    Includes the state, the activations, temporary tensors of the backward pass, Muon's copies of all matrices of one
-    shape, and the libraries that are imported later.
-    """
-    state, activations = state_and_activation_bytes(model, train, dtype, world_size)
-    stacked = 2 * model.n_layers * model.dim * model.hidden_dim if train.optimizer == "muon" else 0  # w1 and w3
-    return LIBRARIES + state + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
-
-
-def free_memory(device: torch.device) -> int | None:
-    """Free bytes on this device; None if unknown."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else available_memory()
+    activations = micro_batch * model.max_seq_len * (layers + 6 * model.vocab_size)
+    activations += LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
+    stacked = 2 * model.n_layers * model.dim * model.hidden_dim if uses_muon else 0  # w1 and w3
+    peak = LIBRARIES + state + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
+    return Memory(state, activations, peak)
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
     device = local_device(train.device, ranks)
-    dtype = pick_dtype(train.dtype, device)
-    available = free_memory(device)
-    needed = peak_memory(model, train, dtype, ranks.world_size)
-    if available is None or needed <= available:
-        return
-    state, _ = state_and_activation_bytes(model, train, dtype, ranks.world_size)
-    raise ValueError(
-        f"this run needs about {readable_size(needed)} of memory, but {readable_size(available)} are free on {device}: "
-        f"{readable_size(state)} for {count_parameters(model).total:,} parameters with gradients and optimizer state "
-        f"(lower dim, n_layers or vocab_size), the rest mainly for {train.micro_batch_rows(ranks.world_size):,} x "
-        f"{model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
+    memory = training_memory(model, train, pick_dtype(train.dtype, device), ranks.world_size)
+    advice = (
+        f"{readable_size(memory.state)} for {count_parameters(model).total:,} parameters with gradients and optimizer "
+        "state (lower dim, n_layers or vocab_size), the rest mainly for "
+        f"{train.micro_batch_rows(ranks.world_size):,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, "
+        "batch_size or max_seq_len)"
     )
-
-
-def readable_size(size: int) -> str:
-    """A human-readable size: megabytes rounded up, or gigabytes."""
-    return f"{math.ceil(size / 1e6):,} MB" if size < 1e9 else f"{size / 1e9:,.1f} GB"
+    check_memory(memory.peak, "this run", advice, device)

@@ -15,7 +15,7 @@ from ..text.dataset import Dataset
 from .config import TrainArgs
 from .distributed import Ranks
 
-SAMPLED_BLOCKS = 100
+SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 PRIOR_COUNT = 5  # in an n-gram model, the (n-1)-gram prediction weighs as much as this many occurrences
 
 
@@ -44,7 +44,8 @@ def validation_loss(network: nn.Module, dataset: Dataset, args: TrainArgs, conte
             total += loss.item()
             count += targets.numel()
     network.train(training)
-    return ranks.sum(total, device) / ranks.sum(count, device)
+    totals, counts = zip(*ranks.collect((total, count)))
+    return sum(totals) / sum(counts)
 
 
 def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
@@ -52,58 +53,42 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1, tokens: int = 5_000_000) -> list[float]:
+def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1) -> list[float]:
     """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
 
-    The list stops before the first n at which the loss rises, and at ``order`` at the latest. At most ``tokens`` tokens
-    of each text are counted, in evenly spaced blocks. Unigrams have add-one smoothing. For larger n, the prediction of
+    The list stops before the first n at which the loss rises, and at ``order`` at the latest. Of a long text, the
+    tokens of ``sampled_blocks`` are counted. Unigrams have add-one smoothing. For larger n, the prediction of
     the (n-1)-gram model is added to the counts like PRIOR_COUNT occurrences.
     """
-    train = sampled_blocks(dataset.train, tokens).astype(np.int64)
-    val = sampled_blocks(dataset.val, tokens).astype(np.int64)
+    train, val = (sampled_blocks(ids).astype(np.int64) for ids in (dataset.train, dataset.val))
+    ids = np.concatenate([train, val])
+    ngrams = ids  # a number for the n-gram that begins at each token; equal n-grams have equal numbers
     probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
     # How often the context of each validation token, the n-1 tokens before it, occurs in train. For n = 1 the context
     # is empty, so every token of train counts.
     context_counts = np.array(len(train))
     prior = vocab_size  # times the first probability, 1 / vocab_size, this adds 1 to each count
     losses: list[float] = []
-    max_order = int(62 / math.log2(vocab_size))  # vocab_size**n is at most 2**62, so that an n-gram fits into an int64
-    for n in range(1, min(order, max_order, len(train), len(val)) + 1):
-        ngrams = _ngrams(val, n, vocab_size)  # (len(val) - n + 1,)
-        counts = _count(ngrams, _ngrams(train, n, vocab_size), vocab_size**n)  # (len(val) - n + 1,)
+    for n in range(1, min(order, len(train), len(val)) + 1):
+        train_counts = np.bincount(ngrams[: len(train) - n + 1], minlength=int(ngrams.max()) + 1)
+        counts = train_counts[ngrams[len(train) :]]  # (len(val) - n + 1,)
         probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
         scored = probability[1:] if n == 1 else probability  # the first token is never predicted
         losses.append(float(-np.log(scored).mean()))
+        if losses[-1] > min(losses):
+            return losses[:-1]
         # For n + 1, the context of a token is the n-gram before it. The last n-gram has no token after it.
         context_counts = counts[:-1]
         prior = PRIOR_COUNT
-        if losses[-1] > min(losses):
-            return losses[:-1]
+        if n < order:
+            ngrams = np.unique(ngrams[:-1] * vocab_size + ids[n:], return_inverse=True)[1]
     return losses
 
 
-def _ngrams(ids: np.ndarray, n: int, vocab_size: int) -> np.ndarray:
-    """Each n-gram of the ids (N,) as one integer: (N - n + 1,)."""
-    count = max(0, len(ids) - n + 1)
-    ngrams = np.zeros(count, np.int64)
-    for place in range(n):
-        ngrams = ngrams * vocab_size + ids[place : place + count]
-    return ngrams
-
-
-def _count(values: np.ndarray, sample: np.ndarray, end: int) -> np.ndarray:
-    """How often each of ``values`` occurs in ``sample``. All numbers are in ``range(end)``."""
-    if end <= len(sample):  # a table of all numbers is not larger than the sample, and is made without sorting
-        return np.bincount(sample, minlength=end)[values]
-    distinct, counts = np.unique(sample, return_counts=True)
-    places = np.minimum(np.searchsorted(distinct, values), len(distinct) - 1)
-    return np.where(distinct[places] == values, counts[places], 0)
-
-
-def sampled_blocks(ids: np.ndarray, tokens: int) -> np.ndarray:
-    """At most ``tokens`` of the ids, in SAMPLED_BLOCKS evenly spaced blocks; all of them if there are no more."""
-    if len(ids) <= tokens:
+def sampled_blocks(ids: np.ndarray) -> np.ndarray:
+    """At most SAMPLED_TOKENS of the ids, in SAMPLED_BLOCKS evenly spaced blocks; all of them if there are no more."""
+    if len(ids) <= SAMPLED_TOKENS:
         return np.asarray(ids)
-    length = tokens // SAMPLED_BLOCKS
+    length = SAMPLED_TOKENS // SAMPLED_BLOCKS
     starts = np.linspace(0, len(ids) - length, SAMPLED_BLOCKS, dtype=np.int64)
     return np.concatenate([ids[start : start + length] for start in starts])

@@ -2,7 +2,6 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,8 +33,9 @@ class Muon(torch.optim.Muon):
 
     The parent always multiplies in bfloat16. A float32 run should use float32 throughout, and without native bfloat16
     these products are slow: 0.3 GFLOP/s, where float32 reached 160 (AVX2, two cores). State and hyperparameters are
-    those of the parent, except that ``adjust_lr_fn`` is always "original". A sharded matrix is gathered first, because
-    a part of a matrix has different singular vectors; each process keeps its shard of the result.
+    those of the parent, except that ``adjust_lr_fn`` is always "original" and ``nesterov`` True. A sharded matrix is
+    gathered first, because a part of a matrix has different singular vectors; each process keeps its shard of the
+    result.
     """
 
     def __init__(self, params: list[nn.Parameter], dtype: torch.dtype = torch.float32, **hyperparameters: Any) -> None:
@@ -43,8 +43,7 @@ class Muon(torch.optim.Muon):
         self.dtype = dtype
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        loss = None if closure is None else closure()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
         for group in self.param_groups:
             by_shape = defaultdict(list)
             for p in group["params"]:
@@ -52,21 +51,16 @@ class Muon(torch.optim.Muon):
                     by_shape[p.shape].append(p)
             for weights in by_shape.values():
                 self._step_stack(group, weights)
-        return loss
 
-    def _step_stack(self, group: dict[str, Any], weights: list[Tensor]) -> None:
-        grads = [p.grad for p in weights if p.grad is not None]
+    def _step_stack(self, group: dict[str, Any], weights: list[Any]) -> None:
+        directions = []
         for p in weights:
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-        momenta = [self.state[p]["momentum_buffer"] for p in weights]
-        for momentum, grad in zip(momenta, grads):
-            momentum.lerp_(grad, 1 - group["momentum"])
-        directions = momenta
-        if group["nesterov"]:
-            directions = [grad.lerp(momentum, group["momentum"]) for momentum, grad in zip(momenta, grads)]
+            momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
+            directions.append(gather(p.grad.lerp(momentum, group["momentum"])))  # Nesterov's momentum
 
-        stack = torch.stack([gather(direction) for direction in directions]).to(self.dtype)  # (N, rows, columns)
+        stack = torch.stack(directions).to(self.dtype)  # (N, rows, columns)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = weights[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5
@@ -80,8 +74,7 @@ def build_optimizers(
 ) -> list[torch.optim.Optimizer]:
     """AdamW for all parameters, or Muon for the hidden matrices and AdamW for the rest. Vectors have no weight decay.
 
-    ``dtype`` is that of Muon's products. Each group stores its peak learning rate as ``peak_lr``, for
-    ``set_learning_rate``.
+    ``dtype`` is that of Muon's products.
     """
     hidden = [p for p in model.layers.parameters() if p.ndim == 2] if args.optimizer == "muon" else []
     hidden_ids = {id(p) for p in hidden}
@@ -94,9 +87,6 @@ def build_optimizers(
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
         optimizers.append(Muon(hidden, dtype, lr=args.muon_lr, weight_decay=args.weight_decay))
-    for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            group["peak_lr"] = group["lr"]
     return optimizers
 
 
@@ -115,7 +105,7 @@ def lr_fraction(args: TrainArgs, fraction_done: float) -> float:
 
 
 def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) -> None:
-    """Set the learning rate of every group, as a fraction of its peak."""
+    """Set the learning rate of every optimizer, as a fraction of its peak."""
     for optimizer in optimizers:
         for group in optimizer.param_groups:
-            group["lr"] = group["peak_lr"] * fraction
+            group["lr"] = optimizer.defaults["lr"] * fraction

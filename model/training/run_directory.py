@@ -13,10 +13,8 @@ from filelock import FileLock, Timeout
 
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
-from ..ranges import is_number
 from ..text.token_cache import note_use
 from ..weights import save_tokenizer
-from ..weights.tokenizers import TEMPLATE
 from .config import CONFIG_FILE, Run
 from .distributed import Ranks
 from .run_text import Text
@@ -24,8 +22,6 @@ from .state import STATE
 
 METRICS = "metrics.jsonl"
 MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
-TOKENIZER_FILES = ("tokenizer.model", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
-RUN_FILES = (*MODEL_FILES, *TOKENIZER_FILES, TEMPLATE, "generation_config.json", CONFIG_FILE, METRICS)
 
 
 @contextmanager
@@ -78,7 +74,6 @@ def make_first_free(base: Path) -> Path:
 def locked(directory: Path) -> Iterator[None]:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
-    Only temporary files of RUN_FILES are deleted, because the directory may hold the user's files.
     The operating system releases the lock when the process ends, even if it is killed.
     """
     try:
@@ -86,25 +81,22 @@ def locked(directory: Path) -> Iterator[None]:
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:
-        remove_unfinished(directory, RUN_FILES)
+        remove_unfinished(directory)
         yield
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
     try:
-        lines = [{"step": 0} | json.loads(line) for line in path.read_bytes().split(b"\n")[:-1]]
-    except (ValueError, TypeError):
-        lines = [{"step": None}]
-    if not all(is_number(line["step"]) for line in lines):
-        raise ValueError(f"{path} is damaged: restore or remove it")
-    return lines
+        return [line for line in map(json.loads, path.read_bytes().split(b"\n")[:-1]) if line["step"] >= 0]
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
-def begin_metrics(path: Path, saved_step: int | None) -> None:
-    """Begin a metrics file: empty, or with the lines up to ``saved_step``, after which a resumed run continues."""
-    lines = read_metrics(path) if saved_step is not None and path.exists() else []
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= (saved_step or 0)))
+def begin_metrics(path: Path, saved_step: int) -> None:
+    """Begin a metrics file with the lines up to ``saved_step``, after which the run continues; -1 for none of them."""
+    lines = read_metrics(path) if path.exists() else []
+    write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= saved_step))
 
 
 def append_metrics(path: Path, step: int, measured: Mapping[str, float], sync: bool) -> None:

@@ -1,13 +1,9 @@
 """The text of a run as tokens: prepare it for training, and find it again from the run directory."""
 
-import warnings
-from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ..cli import Settings, from_settings, print_note, quantity
@@ -15,8 +11,8 @@ from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..text.prepare import changed_since, load_dataset, prepare
 from ..text.separators import recognize
-from ..text.sources import Documents, is_pipe, is_url, open_documents
-from ..text.token_cache import cache_home, download_path, runs_using
+from ..text.sources import Documents, is_pipe
+from ..text.token_cache import cache_home, runs_using
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
@@ -27,7 +23,6 @@ from .state import read_progress
 
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
 MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
-SAMPLED_TOKENS = 5_000_000  # tokens of the training text in which a start_text is counted
 # Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
 START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
 
@@ -104,7 +99,7 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
     frequent in the training text, for example a paragraph break, it writes normally. The result is empty if there are
     enough documents, or no such text.
     """
-    ids = sampled_blocks(dataset.train, SAMPLED_TOKENS)
+    ids = sampled_blocks(dataset.train)
 
     def occurrences(tokens: list[int]) -> int:
         return int((sliding_window_view(ids, len(tokens)) == tokens).all(1).sum()) if len(tokens) <= len(ids) else 0
@@ -162,35 +157,3 @@ def read_run_dataset(
             "it: give another --data, or leave the settings of the text as they were"
         )
     return dataset
-
-
-def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[tuple[list[int], int]]:
-    """(token ids, length in bytes of all but the first) of each document of the validation text.
-
-    The first token is BOS, or the last token of the training text if the validation text begins inside a document.
-    """
-    starts = np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()
-    if starts[:1] != [0]:
-        starts = [0, *starts]
-    for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
-        tokens = dataset.val[start:end].tolist()
-        if len(tokens) > 1:  # the first one alone leaves no token to predict
-            yield tokens, len(tokenizer.decode(tokens).encode()) - len(tokenizer.decode(tokens[:1]).encode())
-
-
-def describe_validation(data: DataArgs, dataset: Dataset) -> str:
-    """Name the validation text of a run with these settings, and its real share of the tokens."""
-    if data.val_data:
-        return f"{', '.join(data.val_data)}, the run's validation text"
-    share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
-    return f"the last {100 * share:.3g}% of {', '.join(data.data)}, the run's validation text"
-
-
-def count_training_files(documents: Documents, data: DataArgs) -> int:
-    """Count the files of ``documents`` that a run with these settings was trained on."""
-    paths = [spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]
-    trained_on = {str(download_path(spec).resolve()) for spec in data.data if is_url(spec)}
-    with suppress(ValueError, OSError), warnings.catch_warnings():  # the training files may have been removed
-        warnings.simplefilter("ignore")
-        trained_on |= set(open_documents(paths, data.text_key, None, data.glob).paths())
-    return sum(path in trained_on for path in documents.paths())

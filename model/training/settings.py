@@ -45,9 +45,6 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
         )
-    for path in (*data.data, *data.val_data, str(run.directory)):
-        if any("\udc80" <= character <= "\udcff" for character in path):  # a byte that is not UTF-8
-            raise ValueError(f"{path} is not a name in UTF-8, which {CONFIG_FILE} needs: rename it")
     # These raise ValueError for an architecture, a network or a device that is impossible.
     from_settings(ModelArgs, run.settings)  # if the size is chosen later, of the default size
     if train.network:
@@ -125,11 +122,6 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
     architecture = vars(checkpoint.args)
     context = flags.get("max_seq_len", FINE_TUNING_CONTEXT)
     fixed = architecture | {"max_seq_len": min(context, architecture["max_seq_len"])}
-    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
-        print_note(
-            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
-            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
-        )
     for name, value in flags.items():
         if name in fixed and value != fixed[name]:
             raise ValueError(
@@ -141,7 +133,11 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
             f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "
             "--tokenizer out, or give the file of that tokenizer"
         )
-    uses_muon = settings.get("optimizer", "muon") == "muon"
-    rates = {"lr": PEAK_LR if uses_muon else TrainArgs.lr, "muon_lr": PEAK_LR}
-    lowered = {name: round(FINE_TUNING_LR_FRACTION * rate, 6) for name, rate in rates.items()}
-    return lowered | settings | fixed | {"tokenizer": tokenizer}
+    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
+        print_note(
+            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
+            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
+        )
+    lr = PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr
+    rates = {name: round(FINE_TUNING_LR_FRACTION * peak, 6) for name, peak in (("lr", lr), ("muon_lr", PEAK_LR))}
+    return rates | settings | fixed | {"tokenizer": tokenizer}

@@ -87,14 +87,13 @@ LAW = Law(
 )
 
 
-@dataclass(frozen=True)
-class Forecast:
+class Forecast(NamedTuple):
     """The predicted outcome of a run."""
 
     tokens_per_second: float
     steps: int
     loss: float | None = None  # nats per token of validation text; None for fine-tuning, which the law does not cover
-    ends_early: bool = False  # before the minutes are used up, because more steps are hardly worth their time
+    ends_early: bool = False  # chosen, because more steps are hardly worth their time
 
 
 def has_size(settings: Settings) -> bool:
@@ -130,10 +129,10 @@ class Planner:
         sizes = [{}] if has_size(self.settings) else [dict(zip(SIZE, size)) for size in LADDER]
         return [from_settings(ModelArgs, size | self.settings) for size in sizes]
 
-    def choose(self, speeds: Mapping[ModelArgs, float]) -> tuple[Settings, float]:
+    def choose(self, speeds: Mapping[ModelArgs, float]) -> tuple[Settings, Forecast]:
         """Choose the model with the lowest predicted loss. ``speeds`` has the tokens per second of each candidate.
 
-        Returns the settings to train it with that ``settings`` leave open, and its speed.
+        Returns the settings to train it with that ``settings`` leave open, and what to expect.
         """
         planned = {model: self.planned_tokens(model, speed) for model, speed in speeds.items()}
         model = min(planned, key=lambda model: self.predicted_loss(model, planned[model]))
@@ -142,14 +141,13 @@ class Planner:
             tied = self.memorization(model, tokens) > TIE_ABOVE
             model = replace(model, tie_embeddings=tied)  # takes the same time
         chosen = self.training_settings(model, tokens)
-        steps = max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len)))
         if tokens < training_seconds(self.settings["minutes"]) * speed:
-            chosen.setdefault("max_steps", steps)
-        steps = min(steps, chosen.get("max_steps", steps))
+            chosen.setdefault("max_steps", max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len))))
+        forecast = self.forecast(model, from_settings(TrainArgs, chosen), speed)
         names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
         chosen |= {name: getattr(model, name) for name in names}
-        chosen |= validation_settings(steps, tokens)
-        return {name: value for name, value in chosen.items() if name not in self.settings}, speed
+        chosen |= validation_settings(forecast.steps, tokens)
+        return {name: value for name, value in chosen.items() if name not in self.settings}, forecast
 
     def planned_tokens(self, model: ModelArgs, speed: float) -> float:
         """How many tokens to train on at ``speed`` tokens per second.
@@ -202,7 +200,7 @@ class Planner:
     def predicted_loss(self, model: ModelArgs, tokens: float) -> float:
         return LAW.loss(self.ngram_loss, count_parameters(model).hidden, tokens, self.train_tokens)
 
-    def forecast(self, model: ModelArgs, train: TrainArgs, speed: float, ends_early: bool = False) -> Forecast:
+    def forecast(self, model: ModelArgs, train: TrainArgs, speed: float) -> Forecast:
         """Predict the steps and the loss of a run with these settings, at ``speed`` tokens per second."""
         step_tokens = train.batch_size * model.max_seq_len
         steps = train.step_limit
@@ -210,7 +208,7 @@ class Planner:
             steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
         steps = max(1, int(steps))
         loss = None if train.init_from else self.predicted_loss(model, steps * step_tokens)
-        return Forecast(speed, steps, loss, ends_early)
+        return Forecast(speed, steps, loss, ends_early=train.max_steps != self.settings.get("max_steps"))
 
 
 def validation_settings(steps: int, tokens: float) -> Settings:

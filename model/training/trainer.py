@@ -23,8 +23,9 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import open_checkpoint
 from ..weights.checkpoint import check_savable, write_model
+from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, gather, parallelize, sync_gradients, unsharded
+from .distributed import Ranks, gather, parallelize, sync_gradients
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, append_metrics, begin_metrics
@@ -72,6 +73,7 @@ class Trainer:
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
+        self.model_class = type(model)  # FSDP derives another class from it
         # The same weights, called in three ways: ``model`` samples in one process; ``parallel`` averages gradients over
         # the processes, with DDP or FSDP; ``network``, which the steps call, is ``parallel``, compiled if asked for.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
@@ -80,7 +82,7 @@ class Trainer:
         if saved and directory:
             load_state(directory, model, self.optimizers)
         if directory and self.ranks.is_first:
-            begin_metrics(directory / METRICS, saved.step if saved else None)
+            begin_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -111,7 +113,11 @@ class Trainer:
             self.progress.step += 1
             self.progress.tokens += tokens
             self.progress.train_seconds += seconds
-            self._update_clock()  # before the validation, because the last step ends with one
+            # The processes agree on these before the validation, because the last step ends with one.
+            self.progress.wall_seconds = self.clock() - self.start
+            done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
+            fractions, signals = zip(*self.ranks.collect((done, self.stop_signal)))
+            self.fraction_done, self.stopped_by = max(fractions), max(signals)
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
@@ -147,7 +153,7 @@ class Trainer:
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
         norm = gather(clip_grad_norm_(self.model.parameters(), max_norm)).item()  # FSDP shards it
-        train_loss = ranks.sum(total.item(), self.device) / ranks.world_size
+        train_loss = sum(ranks.collect(total.item())) / ranks.world_size
         # Both are the same in all processes, so either all of them stop here or none does. Their sum is finite only if
         # both are.
         self._check_finite(train_loss + norm, step + 1, f"the loss is {train_loss} and the gradient norm {norm}")
@@ -168,7 +174,7 @@ class Trainer:
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = unsharded(self.model)
+            best = self.whole_model()
             if self.ranks.is_first:
                 write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
@@ -177,12 +183,14 @@ class Trainer:
         with self.autocast:
             return validation_loss(self.network, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
-    def _update_clock(self) -> None:
-        """Update ``wall_seconds``, and in agreement with the other processes ``fraction_done`` and ``stopped_by``."""
-        self.progress.wall_seconds = self.clock() - self.start
-        done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        self.fraction_done = self.ranks.max(done, self.device)
-        self.stopped_by = int(self.ranks.max(self.stop_signal, self.device))
+    def whole_model(self) -> Transformer:
+        """``model``, or a copy with full parameters if FSDP has sharded them. Every process must call it."""
+        if type(self.model) is self.model_class:
+            return self.model
+        copy = make_network(self.model_class, self.model.args)
+        state = {name: gather(tensor).detach() for name, tensor in self.model.state_dict().items()}
+        copy.load_state_dict(state, assign=True)
+        return copy.to(self.device)  # moves the buffers that are not in the state
 
     def _check_finite(self, value: float, step: int, message: str) -> None:
         if math.isfinite(value):

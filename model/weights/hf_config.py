@@ -6,11 +6,11 @@ Four families are read: Llama, Mistral, Qwen2 and Qwen3. RoPE's base and scaling
 
 import dataclasses
 import json
+import reprlib
 import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..cli.files import short_repr
 from ..config import UNSET, ModelArgs
 from ..rope_scaling import RopeScaling, Type
 from .layout import check_read_back
@@ -56,12 +56,12 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     if str(model_type) not in FAMILIES and not subclass_in(config):
         supported = ", ".join(FAMILIES)
         raise ValueError(
-            f"model_type is {short_repr(model_type)}: supported are {supported}; others have another network"
+            f"model_type is {reprlib.repr(model_type)}: supported are {supported}; others have another network"
         )
     for name, neutral in UNSUPPORTED.items():
         if config.get(name) not in neutral:
             raise ValueError(
-                f"{name} is {short_repr(config[name])}: this network does not support it, and would give wrong results"
+                f"{name} is {reprlib.repr(config[name])}: this network does not support it and would give wrong results"
             )
     missing = [name for name in REQUIRED if name not in config]
     if missing:
@@ -163,13 +163,13 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
     table = config.get("rope_parameters") or config.get("rope_scaling") or {}
     if not isinstance(table, dict):
-        raise ValueError(f"RoPE's parameters are {short_repr(table)}: a table is needed")
+        raise ValueError(f"RoPE's parameters are {reprlib.repr(table)}: a table is needed")
     rope = {name: value for name, value in table.items() if value is not None}
     theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
     old_type = rope.pop("type", "default")
     rope_type = rope.pop("rope_type", old_type)
     if str(rope_type) not in ROPE_KEYS:
-        raise ValueError(f"RoPE scaling is {short_repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
+        raise ValueError(f"RoPE scaling is {reprlib.repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
     keys = ROPE_KEYS[rope_type]
     unknown = sorted(rope.keys() - keys.keys())
     if unknown:

@@ -1,9 +1,10 @@
 """The tokenizer of a checkpoint: found beside the weights, checked against them, and saved for other programs too."""
 
+import reprlib
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, short_repr, write_atomically, write_json
+from ..cli.files import read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, hugging_face_files, read_settings
 from ..text.llama2c_tokenizer import Llama2cTokenizer
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -116,7 +117,7 @@ def read_ids(directory: Path) -> dict[str, Any]:
                 continue
             if not all(type(each) is int for each in (value if isinstance(value, list) else [value])):
                 raise ValueError(
-                    f"{directory / name}: {key} is {short_repr(value)}: a token id or a list of them is needed"
+                    f"{directory / name}: {key} is {reprlib.repr(value)}: a token id or a list of them is needed"
                 )
             ids[key] = value
     return ids

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from model.cli.files import read_json, short_repr, write_text
+from model.cli.files import read_json, write_text
 
 
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
@@ -40,8 +40,3 @@ def test_a_file_is_written_into_a_directory_that_cannot_be_opened(tmp_path, monk
         write_text(tmp_path / "a.txt", "other words")
     assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
     assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "words"
-
-
-def test_values_in_messages_are_truncated_to_60_characters():
-    assert short_repr("x" * 58) == f"'{'x' * 58}'"
-    assert short_repr("x" * 59) == f"'{'x' * 56}..."

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from model.cli import machine
-from model.cli.machine import available_memory, check_memory, keep_freed_memory, pick_device, pick_dtype
+from model.cli.machine import check_memory, free_memory, keep_freed_memory, pick_device, pick_dtype
 
 CPU = torch.device("cpu")
 HALF, FULL = torch.bfloat16, torch.float32
@@ -38,12 +38,14 @@ def test_a_missing_device_is_refused_and_auto_is_the_best_one(monkeypatch):
 
 def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
-    assert available_memory() == 3_072_000
+    assert free_memory(CPU) == 3_072_000
     check_memory(3_072_000, "this")
-    with pytest.raises(ValueError, match=r"this needs about 4\.0 GB, but 0\.0 GB are free"):
+    with pytest.raises(ValueError, match=r"this needs about 4\.0 GB of memory, but 4 MB are free on cpu"):
         check_memory(4_000_000_000, "this")
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no memory here")
     check_memory(10**18, "this")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (3_000, 9_000))
+    assert free_memory(torch.device("cuda")) == 3_000, "on a GPU the free memory counts, not the total"
 
 
 def test_keeping_freed_memory_does_nothing_without_glibc(monkeypatch):

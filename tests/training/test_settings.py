@@ -87,16 +87,6 @@ def test_a_model_is_not_overwritten_but_a_run_without_one_may_be_started_again(f
         resolved(out_dir=path)
 
 
-def test_the_error_for_an_unwritable_out_dir_names_it(monkeypatch):
-    Path("file").touch()
-    for directory in ("file", "file/below"):
-        with pytest.raises(ValueError, match=f"out_dir is {directory}, but .*file is no directory that can be written"):
-            resolved(out_dir=Path(directory))
-    monkeypatch.setattr("os.access", lambda path, mode: False)  # root may write anywhere
-    with pytest.raises(ValueError, match=r"out_dir is a/b/c, but .* is no directory that can be written"):
-        resolved(out_dir=Path("a/b/c"))
-
-
 def test_resume_uses_the_saved_settings_and_lists_the_changes():
     write_run("run", lr=0.25, max_steps=100)
     same = resolved(resume=True, out_dir=Path("run"))
@@ -113,23 +103,6 @@ def test_resume_with_the_command_that_started_the_run_changes_nothing():
     write_run("run", tokenizer="char", vocab_size=77, lr=0.5)
     resumed = resolved("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048)
     assert (resumed.changes, resumed.model.vocab_size) == ((), 77)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "shown"),
-    [
-        ("max_seq_len", 4, "max_seq_len 8 -> 4"),
-        ("vocab_size", 301, "vocab_size 300 -> 301"),
-        ("tokenizer", "char", "tokenizer bpe -> char"),
-        ("optimizer", "adamw", "optimizer muon -> adamw"),
-        ("network", "a:B", "network None -> a:B"),
-        ("init_from", Path("other"), "init_from None -> other"),
-    ],
-)
-def test_resume_with_a_different_model_is_an_error_that_shows_the_difference(name, value, shown):
-    write_run("run")
-    with pytest.raises(ValueError, match=f"run cannot be resumed with {shown}: leave it out"):
-        resolved(resume=True, out_dir=Path("run"), **{name: value, "lr": 0.1})
 
 
 def test_resume_without_a_directory_takes_the_newest_run():
@@ -169,19 +142,6 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
     assert resolved(resume=True, out_dir=Path("run")).train.lr == 0.02  # not lowered again
 
 
-@pytest.mark.parametrize(
-    ("flags", "message"),
-    [
-        ({"dim": 32}, "dim is 32, but published has 16: leave dim out, because init_from sets it"),
-        ({"max_seq_len": 9}, "max_seq_len is 9, but published has 8: leave max_seq_len out"),
-        ({"tokenizer": "bpe"}, "tokenizer is bpe, which would train a new one, but published must keep its tokenizer"),
-    ],
-)
-def test_fine_tuning_cannot_change_the_architecture_or_the_tokenizer(published, flags, message):
-    with pytest.raises(ValueError, match=message):
-        resolved(init_from=published, **flags)
-
-
 @pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/63"])
 def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name):
     several = Ranks(rank=1, world_size=2)
@@ -195,23 +155,9 @@ def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name
         resolved(resume=True, ranks=several, out_dir=Path("out"), val_fraction=0.5)
 
 
-@pytest.mark.parametrize(
-    ("wrong", "message"),
-    [
-        ({"micro_batch_size": -3}, r"^micro_batch_size is -3: give a whole number of at least 1$"),
-        ({"dropout": 2.0}, r"^dropout is 2.0: give a number from 0 to 0.95$"),
-        ({"dim": 100, "n_heads": 7}, "n_heads 7"),
-        ({"batch_size": 7}, "batch_size is 7, for 3 processes: give a multiple of 3"),
-        ({"device": "abacus"}, "device is 'abacus'"),
-        ({"network": "nowhere:Net"}, "nowhere cannot be imported"),
-        ({"data": ()}, "data is empty"),
-        ({"data": ("caf\udce9.txt",)}, "caf\udce9.txt is not a name in UTF-8, which config.toml needs: rename it"),
-    ],
-)
-@pytest.mark.parametrize("architecture", [{}, {name: value for name, value in SMALL.items() if name != "vocab_size"}])
-def test_mistakes_are_found_before_a_choice(architecture, wrong, message):
-    right = {"data": ("a.txt",), "minutes": 1.0, "micro_batch_size": 5, **architecture}
+def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():
     three = Ranks(world_size=3)
-    assert needs_choice(resolved(ranks=three, **right).settings)
-    with pytest.raises(ValueError, match=message):
-        resolved(ranks=three, **right | wrong)
+    assert needs_choice(resolved(ranks=three, data=("a.txt",), minutes=1.0).settings)
+    for settings in ({"minutes": 1.0, "batch_size": 7}, {"max_steps": 9}):
+        with pytest.raises(ValueError, match=r"batch_size is \d+, for 3 processes: give a multiple of 3"):
+            resolved(ranks=three, data=("a.txt",), **settings)

@@ -59,18 +59,6 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     assert same(*best)
 
 
-def test_a_run_that_was_killed_after_its_checkpoint_repeats_the_lost_steps(tmp_path):
-    trainer(tmp_path, max_steps=20, eval_every=8).run()
-    expected = without_speed(tmp_path)
-    state = (tmp_path / "training_state.safetensors").read_bytes()
-    trainer(tmp_path, resume=True, max_steps=24, eval_every=8).run()
-    (tmp_path / "training_state.safetensors").write_bytes(state)  # as if killed after step 24, before its checkpoint
-    with (tmp_path / "metrics.jsonl").open("a", encoding="utf-8") as file:
-        file.write('{"step": 25, "train_l')
-    trainer(tmp_path, resume=True, max_steps=20, eval_every=8)
-    assert without_speed(tmp_path) == expected
-
-
 class Growing(Transformer):
     """A network that ``args`` alone do not determine: each one has a larger table."""
 
@@ -176,14 +164,6 @@ def test_fine_tuning_that_ends_right_after_its_first_validation_begins_again(tmp
     assert same(weights(resumed.model), weights(uninterrupted.model))
     assert without_speed(directory) == without_speed(tmp_path)
     assert [line["step"] for line in lines(directory)] == list(range(7))
-
-
-def test_a_run_can_be_resumed_with_other_steps_learning_rate_and_batch_size(tmp_path):
-    trainer(tmp_path, max_steps=5).run()
-    resumed = trainer(tmp_path, resume=True, max_steps=8, lr=1e-3, batch_size=4)
-    resumed.run()
-    assert [line["step"] for line in lines(tmp_path)] == list(range(1, 9))
-    assert lines(tmp_path)[5]["lr"] < 1e-3
 
 
 def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monkeypatch):
