@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode
 from model.attention import attention
 
 from .calls import Caller, Raised, kind
-from .forms import FORMS, Conventions, Form, close, unit
+from .forms import FORMS, Conventions, close, reached, unit, write_table
 from .rotation import LAYOUTS, rotated
 from .verdict import Finding, numbers
 
@@ -32,40 +32,22 @@ MASKS: list[tuple[str, Callable[[Tensor], Tensor]]] = [  # keys with weight, non
     ("MASK_AFTER", lambda mask: mask),
     ("MASK_AFTER", lambda mask: mask & mask.all(1, keepdim=True)),  # the others are NaN
 ]
-# Products that the scores may be, of q and k in heads, (B, H, T, D), and what is wrong with them.
+# What the scores may be a multiple of, for q and k in heads, (B, H, T, D), and what is wrong with it.
 PRODUCTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "q k^T": (lambda q, k: q @ k.mT, ""),
-    "k q^T": (lambda q, k: k @ q.mT, "SCORES_TRANSPOSED"),
-    "q q^T": (lambda q, k: q @ q.mT, "SCORES_OF_ONE"),
-    "k k^T": (lambda q, k: k @ k.mT, "SCORES_OF_ONE"),
     "the cosine of q and k": (lambda q, k: unit_length(q) @ unit_length(k).mT, "COSINES"),
     "softmax(q k^T / sqrt(D))": (lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1), "SOFTMAX_TWICE"),
 }
-# By which angles q or k may be rotated.
-TURNS: dict[str, Callable[[Tensor], Tensor]] = {
-    "once": lambda angle: angle,
-    "not at all": lambda angle: 0 * angle,
-    "twice": lambda angle: 2 * angle,
-    "backwards": lambda angle: -angle,
-    "by the rows in reverse order": lambda angle: angle.flip(0),
+# By which angles q or k may be rotated, and what is wrong with it.
+TURNS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "once": (lambda angle: angle, ""),
+    "not at all": (lambda angle: 0 * angle, "UNROTATED"),
+    "twice": (lambda angle: 2 * angle, "TWICE"),
+    "backwards": (lambda angle: -angle, "SIGN"),
+    "by the rows in reverse order": (lambda angle: angle.flip(0), "ROW_ORDER"),
 }
-TURN_FAULTS = {  # q and k
-    ("not at all", "not at all"): "UNROTATED",
-    ("once", "not at all"): "ONLY_Q_ROTATED",
-    ("not at all", "once"): "ONLY_K_ROTATED",
-    ("once", "backwards"): "OPPOSITE",
-    ("backwards", "once"): "OPPOSITE",
-    ("twice", "twice"): "TWICE",
-    ("twice", "once"): "TWICE, in q only",
-    ("once", "twice"): "TWICE, in k only",
-    ("by the rows in reverse order", "once"): "ROW_ORDER, in q only",
-    ("once", "by the rows in reverse order"): "ROW_ORDER, in k only",
-}
-MERGED = (  # axes of the output
-    ("rows of the batch", "SOME_BATCH"),
-    ("tokens", "SOME_TOKENS"),
-    ("heads", "ONE_HEAD_RETURNED"),
-)
+AXES = ("rows of the batch", "tokens", "heads")
+MISSING = ("SOME_BATCH", "SOME_TOKENS", "ONE_HEAD_RETURNED")  # if the output has only one of them
 
 
 class FusedCalls(TorchFunctionMode):
@@ -112,8 +94,8 @@ class Inputs(NamedTuple):
         mask = torch.rand(T, T, generator=generator) < 0.6
         return cls(q, k, v, angle, mask | torch.eye(T, dtype=torch.bool).flip(0))  # each token sees a key
 
-    def arguments(self, form: Form) -> tuple[Any, ...]:
-        return self.q, self.k, self.v, form.write(unit(self.angle)), self.mask
+    def arguments(self, form: str) -> tuple[Any, ...]:
+        return self.q, self.k, self.v, write_table(form, unit(self.angle)), self.mask
 
     def products(self, what: str = "q k^T") -> Tensor:
         """(B, H, T, T), for heads of queries that share a key/value head with their neighbours."""
@@ -122,7 +104,7 @@ class Inputs(NamedTuple):
 
 
 class Probes:
-    def __init__(self, call: Caller, conventions: Conventions, sizes: tuple[int, ...], form: Form) -> None:
+    def __init__(self, call: Caller, conventions: Conventions, sizes: tuple[int, ...], form: str) -> None:
         self.call, self.conventions, self.sizes, self.form = call, conventions, sizes, form
         self.B, self.T, self.H, self.K, self.D = sizes
         self.random = Inputs.random(sizes)
@@ -145,18 +127,19 @@ class Probes:
         return self.weights(inputs).sum(3).transpose(1, 2)
 
     def findings(self) -> Iterator[Finding]:
-        found = self._result() or self._values() or self._merged() or self._places() or self._axis() or self._rows()
+        found = self._result() or self._values() or self._axis() or next(self._places(), None)
         if found:
             yield found
+        other_heads = found is not None and found.fault.startswith(("TILED", "GROUPS"))
+        if found and not other_heads:
             return
-        heads = list(self._heads())
         what, factor = self._fit(self.weights_in_heads(self.inputs))
-        scores = [] if heads else list(self._scores(what, factor))
-        yield from (*heads, *scores)
+        scores = [] if other_heads else list(self._scores(what, factor))
+        yield from scores
         if all(finding.fault in ("SCALE", "UNSCALED") for finding in scores):  # it is a softmax over the keys
             yield from self._mask()
             yield from self._turned_values()
-            yield from [] if heads else self._rotation(factor)
+            yield from [] if other_heads else self._rotation(factor)
 
     def whole(self) -> Iterator[Finding]:
         """The whole formula, of other sizes; used if no stage was wrong."""
@@ -197,34 +180,6 @@ class Probes:
         sentence = "With values of 0 the output is 0; token 0, head 0"
         return Finding(sentence, numbers(nothing[0, 0, 0, :4]), "0, 0, 0, 0", fault)
 
-    def _merged(self) -> Finding | None:
-        """Whether the output differs along each axis."""
-        out = self.output(self.inputs)
-        for axis, (what, fault) in enumerate(MERGED):
-            if close(out, out.narrow(axis, 0, 1).expand_as(out)):
-                return Finding(f"The number of different {what} in the output", "1", str(out.shape[axis]), fault)
-        return None
-
-    def _places(self) -> Finding | None:
-        """Of which values and which query each output is computed."""
-        reached = (self.weights(self.inputs).abs() > 1e-6).any(0)  # (T, H, K, T)
-        if self.K > 1 and reached.any(2).sum(-1).max() == 1 and reached.any(3).all():
-            sentence, yours = "The output of head 0 is computed from the values of", "all heads of the same token"
-            return Finding(sentence, yours, "all tokens of head 0", "OVER_HEADS")
-        places = torch.arange(self.T * self.H)
-        q = torch.zeros(len(places) + 1, self.T, self.H, self.D)  # a row of the batch for each query, and one without
-        q[places, places // self.H, places % self.H] = 3 * self.inputs.q[0].flatten(0, 1)
-        w = self.weights(self.inputs._replace(q=q, k=self.inputs.k[:1].repeat(len(q), 1, 1, 1)))
-        moved = ((w[:-1] - w[-1]).abs().amax((3, 4)) > 1e-4).flatten(1)  # (T H, T H)
-        found = moved.int().argmax(1)
-        if torch.equal(found, places) or not (moved.sum(1) == 1).all():
-            return None  # several outputs of a query show an axis of the softmax, which the next stage names
-        is_in_token = torch.equal(found // self.H, places // self.H)
-        one = int((found != places).int().argmax())
-        yours, own = (f"token {place // self.H}, head {place % self.H}" for place in (int(found[one]), one))
-        fault = "REGROUPED" if is_in_token else "VIEWED"
-        return Finding(f"The output of the query of {own} is at", yours, own, fault)
-
     def _axis(self) -> Finding | None:
         """Along which axis the softmax runs, if there is one."""
         w = self.weights_in_heads(self.inputs)  # (B, H, T, T)
@@ -237,40 +192,41 @@ class Probes:
                 return wrong if name else None
         return None
 
-    def _rows(self) -> Finding | None:
-        """Of which row of the batch each output is computed."""
-        out = self.output(self.inputs)
-        for name in ("q", "k", "v"):
-            sources = torch.zeros(self.B, self.B, dtype=torch.bool)  # of each output, the rows that it depends on
-            for row in range(self.B):
-                changed = getattr(self.inputs, name).clone()
-                changed[row] = changed[row].flip(-1)
-                difference = self.output(self.inputs._replace(**{name: changed})) - out
-                sources[:, row] = difference.abs().amax((1, 2, 3)) > 1e-4
-            if sources.triu(1).any() or sources.tril(-1).any():
-                fault = "SOME_BATCH" if sources.any(0).sum() == 1 else ""
-                sentence = f"Rows 0 and 1 of the output are computed from {name} of the rows"
-                return Finding(sentence, table_text(sources), "0, 1", fault)
-        return None
+    def _places(self) -> Iterator[Finding]:
+        """Which tokens, rows of the batch and heads of q, k and v each output is computed from; the first counts."""
+        sources = [self._sources(name) for name in ("q", "k", "v")]
+        queries, keys = (along(1, source) for source in sources[:2])
+        own_token, every_token = torch.eye(self.T).bool(), torch.ones(self.T, self.T).bool()
+        own_keys = sources[1].any(3)  # (B, T, H, T, K)
+        if self.K > 1 and own_keys.any(-1).sum(-1).max() == 1 and own_keys.any(-2).all():
+            yield place_finding(1, "k", keys, every_token, "OVER_HEADS")
+        if not keys.any():
+            yield place_finding(1, "k", keys, every_token, "SCORES_OF_ONE")
+        if not queries.any():
+            yield place_finding(1, "q", queries, own_token, "SCORES_OF_ONE")
+        if (queries & ~own_token).any():  # keys may be of any token, because the mask is measured later
+            is_moved = (sources[0].flatten(3).sum(-1) == 1).all()
+            fault = "SCORES_TRANSPOSED" if torch.equal(keys, own_token) else ""
+            yield place_finding(1, "q", queries, own_token, "VIEWED" if is_moved else fault)
+        for name, source in zip("qkv", sources):
+            rows, own_row = along(0, source), torch.eye(self.B).bool()
+            if not torch.equal(rows, own_row):
+                yield place_finding(0, name, rows, own_row, "SOME_BATCH" if rows.any(0).sum() == 1 else "")
+        heads, own_head = [along(2, source) for source in sources], torch.eye(self.H).bool()
+        if not torch.equal(heads[0], own_head):
+            is_merged = (heads[0] == heads[0][:1]).all()
+            yield place_finding(2, "q", heads[0], own_head, "ONE_HEAD_RETURNED" if is_merged else "REGROUPED")
+        right = torch.eye(self.K).bool().repeat_interleave(self.H // self.K, 0)
+        tiled = torch.eye(self.K).bool().repeat(self.H // self.K, 1)
+        for name, found, other in (("k", heads[1], heads[2]), ("v", heads[2], heads[1])):
+            if not torch.equal(found, right):
+                fault = "TILED" if torch.equal(found, tiled) else "GROUPS"
+                fault += f", in {name} only" if torch.equal(other, right) else ""
+                yield place_finding(2, name, found, right, fault)
 
-    def _heads(self) -> Iterator[Finding]:
-        """Which key/value heads the query heads use, (H, K)."""
-        weights = self.weights(self.inputs)  # (B, T, H, K, T)
-        q, k = (x[:1].repeat(self.K, 1, 1, 1) for x in (self.inputs.q, self.inputs.k))
-        for head in range(self.K):  # a row of the batch for each key head of which the tokens are reversed
-            k[head, :, head] = k[head, :, head].flip(0)
-        changed = (self.weights(self.inputs._replace(q=q, k=k)) - weights[:1]).sum(3)  # (K, T, H, T)
-        keys = (changed.abs().amax((1, 3)) > 1e-4).T
-        values = (weights.abs() > 1e-6).any(4).any(0).any(0)
-        right = torch.eye(self.K, dtype=torch.bool).repeat_interleave(self.H // self.K, 0)
-        tiled = torch.eye(self.K, dtype=torch.bool).repeat(self.H // self.K, 1)
-        for name, heads, other in (("keys", keys, values), ("values", values, keys)):
-            if torch.equal(heads, right) or not heads.any():
-                continue
-            fault = "TILED" if torch.equal(heads, tiled) else "GROUPS"
-            fault += f", in {name[0]} only" if torch.equal(other, right) else ""
-            sentence = f"The heads of the {name} that query heads 0 .. {self.H - 1} use"
-            yield Finding(sentence, table_text(heads), table_text(right), fault)
+    def _sources(self, name: str) -> Tensor:
+        """Whether each output depends on each vector of q, k or v: bool (B, T, H, B, T, H or K)."""
+        return reached(lambda x: self.output(self.inputs._replace(**{name: x})), getattr(self.inputs, name))
 
     def _fit(self, w: Tensor) -> tuple[str, float]:
         """The product of which the weights are the softmax, but for their sums, and its factor."""
@@ -340,14 +296,17 @@ class Probes:
         inputs = self.inputs._replace(angle=self.random.angle)
         w = self.weights_in_heads(inputs)
         for in_q, in_k, layout in product(TURNS, TURNS, dict.fromkeys((self.conventions.layout, *LAYOUTS))):
-            q = rotated(inputs.q, TURNS[in_q](inputs.angle), layout)
-            k = rotated(inputs.k, TURNS[in_k](inputs.angle), layout)
+            (turn_q, fault_q), (turn_k, fault_k) = TURNS[in_q], TURNS[in_k]
+            q = rotated(inputs.q, turn_q(inputs.angle), layout)
+            k = rotated(inputs.k, turn_k(inputs.angle), layout)
             if close((factor * inputs._replace(q=q, k=k).products()).softmax(-1), w):
                 break
         else:
             return
-        if in_q != "once" or in_k != "once":
-            fault = TURN_FAULTS.get((in_q, in_k), "")
+        if fault_q or fault_k:
+            fault = fault_q if fault_q == fault_k else ""
+            if not fault and not (fault_q and fault_k):
+                fault = f"{fault_q}, in q only" if fault_q else f"{fault_k}, in k only"
             if in_q == in_k == "not at all" and self.sizes == SIZES[1]:  # angles of heads cancel in their scores
                 fault = "HEADS"
             sentence = "The scores depend on the angles of the table as if it rotated"
@@ -366,10 +325,20 @@ def shape_fault(raw: Any, right: tuple[int, ...]) -> str:
         return "WEIGHTS"
     if shape in ((B, H, T, D), (B, H, T * D)):
         return "NOT_BACK"
-    for axis, (_, fault) in enumerate(MERGED):
+    for axis, fault in enumerate(MISSING):
         if shape in ((*right[:axis], *right[axis + 1 :]), (*right[:axis], 1, *right[axis + 1 :])):
             return fault
     return "NOT_RETURNED" if raw is None else ""
+
+
+def along(axis: int, sources: Tensor) -> Tensor:
+    """Which places of one axis depend on which, (size, size), of bool (B, T, H, B, T, H or K)."""
+    return sources.amax([other for other in range(6) if other % 3 != axis])
+
+
+def place_finding(axis: int, name: str, found: Tensor, right: Tensor, fault: str) -> Finding:
+    sentence = f"The {AXES[axis]} of {name} from which those of the output are computed"
+    return Finding(sentence, table_text(found), table_text(right), fault)
 
 
 def table_text(table: Tensor) -> str:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from .calls import Caller, Raised, Unwritten, kind, parameters, required, roles_of
+from .calls import Caller, Raised, Unwritten, kind, parameters, required, role_of
 from .forms import Conventions
 from .verdict import Finding, in_common
 
@@ -31,7 +31,8 @@ LAYERS, STARTS, LENGTHS = torch.tensor(STEPS).T
 CALL = "Layer {}, start_pos {}, T {}"
 TOO_LONG = ((12, 1), (9, 5), (0, 13))  # start_pos and T that need more than the 12 slots
 DELIBERATE = (ValueError, AssertionError, IndexError)
-VALUES = ("n_layers", "batch_size", "n_kv_heads", "max_seq_len", "head_dim", "args")
+ONE_LAYER = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")  # the parameters of the constructor
+ALL_LAYERS = ("args", "batch_size")
 NAMES = ("keys", "values")
 
 # Step, keys or values, row of the batch, head, token and channel. Codes are odd and exact in float32; the sum of two is
@@ -58,42 +59,31 @@ FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number b
 
 
 class Caches:
-    """The reader's cache of all layers, or one for each layer, with ``update(layer, start_pos, xk, xv)``."""
+    """The reader's caches, one for each layer, or one for all, with ``update(layer, start_pos, xk, xv)``."""
 
     def __init__(self, make: Caller) -> None:
         """Raises Raised if the class cannot be constructed."""
-        first = make()
-        names: tuple[str, ...] = ("layer", "start_pos", "xk", "xv")
-        update = getattr(first, "update", None)
-        if not callable(update) and hasattr(first, "layers"):
-            updates = [layer.update for layer in first.layers]  # as the library's KVCache
-        elif not callable(update):
-            raise Raised("KVCache has no method update(start_pos, xk, xv)", AttributeError("update"))
-        elif required(update) >= 4 or "layer" in roles_of(update, names):
-            updates = [update]
-        else:
-            updates = [update, make().update]
-        names = names if len(updates) == 1 else names[1:]
-        self.calls = [make.of(each, names) for each in updates]
+        updates = [make().update for _ in range(SIZES.n_layers)]
+        self.takes_layer = required(updates[0]) == 4
+        names = ("layer", "start_pos", "xk", "xv") if self.takes_layer else ("start_pos", "xk", "xv")
+        self.calls = [make.of(update, names) for update in updates]
 
     def update(self, layer: int, *given: Any) -> Any:
-        if len(self.calls) == 1:
-            return self.calls[0](layer, *given)
-        return self.calls[layer](*given)
+        return self.calls[0](layer, *given) if self.takes_layer else self.calls[layer](*given)
 
 
 def construct(written: Callable[..., Any]) -> Any:
-    """A cache of these sizes, whose constructor has the parameters of the exercise, or those of the library's."""
-    values: dict[str, Any] = {name: getattr(SIZES, name, ROWS) for name in VALUES} | {"args": SIZES}
-    found, roles = parameters(written), roles_of(written, VALUES)
-    if all(role or each.default is not each.empty for role, each in zip(roles, found)):
-        return written(**{each.name: values[role] for role, each in zip(roles, found) if role})
-    places = {1: ("args",), 2: ("args", "batch_size"), 4: VALUES[1:5], 5: VALUES[:5]}
-    return written(*(values[name] for name in places.get(required(written), ())))
+    """A cache of these sizes, whose constructor has the parameters of the exercise, or ``args`` and ``batch_size``."""
+    values: dict[str, Any] = {name: getattr(SIZES, name, ROWS) for name in (*ONE_LAYER, "n_layers")} | {"args": SIZES}
+    found = {each.name: role_of(each.name, values) for each in parameters(written)}
+    if all(found.values()):
+        return written(**{name: values[role] for name, role in found.items()})
+    names = ONE_LAYER if required(written) > 2 else ALL_LAYERS
+    return written(*(values[name] for name in names[: required(written)]))
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    for names in (("args", "batch_size"), VALUES[1:5]):
+    for names in (ONE_LAYER, ALL_LAYERS):
         yield from call.of(call.function, names).order_finding()
     make = call.of(lambda: construct(call.function), ())
     caches = Caches(make)
@@ -267,20 +257,14 @@ def filled(T: int) -> tuple[Tensor, Tensor]:
 
 def detached_finding(caches: Caches) -> Iterator[Finding]:
     """Whether later results depend on keys and values of an earlier step: on their graph, or on their memory."""
-    yours = ""
-    try:
-        new = [x.requires_grad_() for x in filled(3)]  # which a Caller does not copy
-        caches.update(0, 0, *new)
-        with torch.no_grad():
-            for x in new:
-                x.zero_()
-        later = caches.update(0, 3, *filled(2))
-        if any(x.requires_grad for x in later):
-            yours = "yes"
-    except Raised as raised:
-        yours = f"{type(raised.error).__name__} raised"
-    if yours:
-        yield Finding("Stored keys and values keep their graph", yours, "no", "ATTACHED")
+    new = [x.requires_grad_() for x in filled(3)]  # which a Caller does not copy
+    caches.update(0, 0, *new)
+    with torch.no_grad():
+        for x in new:
+            x.zero_()
+    later = caches.update(0, 3, *filled(2))
+    if any(x.requires_grad for x in later):
+        yield Finding("Stored keys and values keep their graph", "yes", "no", "ATTACHED")
     elif any(not torch.equal(x[:, :, :3], right) for x, right in zip(later, filled(3))):
         sentence = "The cache changes if the caller overwrites xk and xv"
         yield Finding(sentence, "yes", "no", "KEPT")

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from . import attention, cache, mask, reshape, rotation, table
 from .calls import Caller, Raised, Unwritten
-from .forms import FORMS, Conventions, angles, unit
+from .forms import COMPLEX, Conventions, angles, read_table, unit, write_table
 from .reader import Reader
 from .verdict import HALF_SPLIT, RIGHT, UNWRITTEN, Verdict
 
@@ -55,15 +55,15 @@ def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
 
 def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
     """Right functions in the reader's form and layout, which the reader's attention may call."""
-    form = conventions.table or FORMS[0]
+    form = conventions.table or COMPLEX
 
     def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
-        return form.write(unit(angles(dim, end, theta)))
+        return write_table(form, unit(angles(dim, end, theta)))
 
     def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, ...]:
         """Rotate by the table, which is one argument or two, passed by position or by name."""
         parts = (*table, *named.values())
-        angle = form.read(parts[0] if len(parts) == 1 else parts).angle()
+        angle = read_table(form, parts[0] if len(parts) == 1 else parts).angle()
         if not xq.shape[1] == xk.shape[1] == len(angle):
             shapes = f"xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {len(angle)} rows"
             needed = "(B, T, H, D), (B, T, K, D) and a table of T rows"

@@ -11,13 +11,12 @@ import torch
 from torch import Tensor
 
 from .calls import Caller, Raised, kind, required
-from .forms import FORMS, TUPLE, Conventions, Form, angles, close, unit
+from .forms import COMPLEX, FORMS, Conventions, angles, close, reached, unit, write_table
 from .verdict import Finding, numbers
 
 B, T, H, D = 2, 3, 3, 6  # T, H, K and D/2 are equal, so that a table along another axis raises no error
 PAIRS = D // 2
 VECTORS = B * T * H
-SIZE = VECTORS * D
 TABLES = 8  # with different angles, from which the five coefficients of a formula are fitted
 LAYOUTS = ("neighbours", "halves")
 CHANNELS = {"neighbours": [0, 1, 2, 3, 4, 5], "halves": [0, 3, 1, 4, 2, 5]}  # of the pairs, one after the other
@@ -40,9 +39,9 @@ def rotated(x: Tensor, angle: Tensor, layout: str) -> Tensor:
     return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
 
 
-def with_table(function: Callable[..., Any], form: Form) -> Callable[..., Any]:
+def with_table(function: Callable[..., Any], form: str) -> Callable[..., Any]:
     """The reader's function; a table (cos, sin) is passed as two arguments if the function takes four."""
-    if form.container != TUPLE or required(function) < 4:
+    if form == COMPLEX or required(function) < 4:
         return function
     return lambda xq, xk, table: function(xq, xk, *table)
 
@@ -63,19 +62,18 @@ ANGLES = 0.3 + 2.5 * torch.rand(TABLES, T, PAIRS, generator=torch.Generator().ma
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     function, own = call.function, conventions.table
-    values: dict[Form, Any] = {}
-    for form in dict.fromkeys([own or FORMS[0], *FORMS]):
+    values: dict[str, Any] = {}
+    for form in dict.fromkeys([own or COMPLEX, *FORMS]):
         call.function = with_table(function, form)
-        values[form] = call.attempt(XQ, XK, form.write(unit(ANGLE)))
+        values[form] = call.attempt(XQ, XK, write_table(form, unit(ANGLE)))
         layout = right_layout(values[form])
         if layout:
             break
     if not layout:
-        form = own or next((form for form in values if not isinstance(values[form], Raised)), FORMS[0])
+        form = own or next((form for form in values if not isinstance(values[form], Raised)), COMPLEX)
     elif own and form != own and "precompute_freqs_cis" in conventions.right:
         sentence = "It reads the table in the form that precompute_freqs_cis returns"
-        fault = "MIXED" if own._replace(width=form.width) == form else "OTHER_FORM"
-        yield Finding(sentence, str(form), str(own), fault)
+        yield Finding(sentence, form, own, "OTHER_FORM" if COMPLEX in (form, own) else "MIXED")
         return
     conventions.table = form
     call.function = with_table(function, form)
@@ -86,7 +84,7 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
     found = list(result_findings(call, form)) or list(matrix_findings(call, form))
     yield from found
     if not found:
-        value = call(XQ, XK, form.write(unit(ANGLE)))  # raises if the function is right for equal sizes only
+        value = call(XQ, XK, write_table(form, unit(ANGLE)))  # raises if the function is right for equal sizes only
         sentence = "For xq (2, 5, 4, 8) and xk (2, 5, 2, 8) from position 20 on, q of token 1, head 0"
         yours = numbers(value[0][0, 1, 0]) if kind(value) == kind((XQ, XK)) else kind(value)
         yield Finding(sentence, yours, numbers(rotated(XQ, ANGLE, LAYOUTS[0])[0, 1, 0]))
@@ -103,9 +101,9 @@ def right_layout(value: Any) -> str:
     return ""
 
 
-def dtype_findings(call: Caller, form: Form) -> Iterator[Finding]:
+def dtype_findings(call: Caller, form: str) -> Iterator[Finding]:
     for dtype in (torch.float32, torch.bfloat16):
-        value = call.attempt(XQ.to(dtype), XK.to(dtype), form.write(unit(ANGLE)))
+        value = call.attempt(XQ.to(dtype), XK.to(dtype), write_table(form, unit(ANGLE)))
         if not isinstance(value, Raised) and any(x.dtype != dtype for x in value):
             expected, yours = str(dtype)[6:], ", ".join(str(x.dtype)[6:] for x in value)
             sentence = f"The dtypes of the results for xq and xk in {expected}"
@@ -113,11 +111,11 @@ def dtype_findings(call: Caller, form: Form) -> Iterator[Finding]:
             return
 
 
-def result_findings(call: Caller, form: Form) -> Iterator[Finding]:
+def result_findings(call: Caller, form: str) -> Iterator[Finding]:
     """Whether two tensors of the right shapes are returned."""
     for sizes in ((2, 3, 4, 4, 10), (B, T, H, H, D)):  # the second if the first raises
         xq, xk, angle = inputs(*sizes)
-        value = call.attempt(xq, xk, form.write(unit(angle)))
+        value = call.attempt(xq, xk, write_table(form, unit(angle)))
         if not isinstance(value, Raised):
             break
     else:
@@ -159,77 +157,63 @@ def shape_fault(found: Tensor, x: Tensor) -> str:
     return named.get(shape, "")
 
 
-def matrix_findings(call: Caller, form: Form) -> Iterator[Finding]:
+def matrix_findings(call: Caller, form: str) -> Iterator[Finding]:
     """The matrices from inputs to outputs, of q and of k, and what they show."""
 
     def output(xq: Tensor, xk: Tensor, number: int = 0) -> Tensor:
-        """The outputs of the queries and of the keys, (2, SIZE)."""
-        value = call(*(x.reshape(B, T, H, D) for x in (xq, xk)), form.write(unit(ANGLES[number])))
-        return torch.stack([part.double().flatten() for part in value])
+        """The outputs of the queries and of the keys: float64 (2, B, T, H, D)."""
+        return torch.stack([part.double() for part in call(xq, xk, write_table(form, unit(ANGLES[number])))])
 
-    zero, random = torch.zeros(SIZE), torch.randn(SIZE, generator=torch.Generator().manual_seed(6))
+    zero, random = torch.zeros(B, T, H, D), torch.randn(B, T, H, D, generator=torch.Generator().manual_seed(6))
     constant = output(zero, zero)
     if not constant.isfinite().all() or constant.abs().max() > 1e-3:
         sentence = "Vectors of zeros stay zero; the first numbers that do not"
         yours = numbers(constant[constant.isnan() | (constant.abs() > 1e-3)][:3])
         yield Finding(sentence, yours, "0, 0, 0", "PRODUCT" if constant.isfinite().all() else "SCALED_X")
         return
-    used = [output(*x).abs().amax(1) > 1e-6 for x in ((random, zero), (zero, random))]
-    uses = [" and ".join(name for name, results in zip(("xq", "xk"), used) if results[n]) for n in range(2)]
+    # Whether each output vector depends on each input vector: (2, B, T, H, B, T, H).
+    from_q, from_k = reached(lambda x: output(x, random), random), reached(lambda x: output(random, x), random)
+    uses = [
+        " and ".join(name for name, used in (("xq", q.any()), ("xk", k.any())) if used) for q, k in zip(from_q, from_k)
+    ]
     if uses != ["xq", "xk"]:
         same = "SAME_QK" if uses[0] == uses[1] else ""
         fault = "EXCHANGED_QK" if uses == ["xk", "xq"] else same
         yield Finding("The two results are computed from", " and then ".join(uses), "xq and then xk", fault)
         return
-    alone = torch.eye(VECTORS)[:, :, None] * random.reshape(VECTORS, D)  # all channels of one vector
-    reached = torch.stack([output(x, x) for x in alone], 1)  # (2, input vectors, SIZE)
-    every = torch.eye(D)[:, None].expand(D, VECTORS, D)  # one channel of all vectors
-    matrix = torch.stack([output(x, x, number) for number in range(TABLES) for x in every], 1)
+    every = torch.eye(D)[:, None, None, None].expand(D, B, T, H, D)  # one channel of all vectors
+    matrix = torch.stack([output(x, x, number) for number in range(TABLES) for x in every])
     # For q and k and each table, from the channels of each vector to those of its result.
-    matrix = matrix.reshape(2, TABLES, D, VECTORS, D).permute(0, 1, 3, 4, 2)
+    matrix = matrix.reshape(TABLES, D, 2, VECTORS, D).permute(2, 0, 3, 4, 1)
     if not matrix.isfinite().all():
         yield Finding("The results for vectors of zeros and ones", "not finite", "finite")
         return
-    (in_q, layout_q), (in_k, layout_k) = (vector_findings(*each) for each in zip(reached, matrix))
+    in_q, in_k = vector_findings(from_q[0], matrix[0]), vector_findings(from_k[1], matrix[1])
     yield from (finding for finding in in_q if finding in in_k)
     for tensor, found, others in (("q", in_q, in_k), ("k", in_k, in_q)):
-        for finding in found:
-            if finding not in others:
-                yield finding.only_in(tensor) if others else in_one(finding, tensor)
-    if in_q or in_k:
-        return
-    if layout_q != layout_k:
-        sentence = "The pairs of q and of k have one layout"
-        yield Finding(sentence, f"{layout_q} and {layout_k}", "the same twice", "MIXED")
+        yield from (finding.only_in(tensor) for finding in found if finding not in others)
 
 
-def in_one(finding: Finding, tensor: str) -> Finding:
-    """The finding of one of q and k if the other is right, under the name of what it means for their scores."""
-    if finding.fault == "INPUT_RETURNED":
-        return finding._replace(fault="ONLY_K_ROTATED" if tensor == "q" else "ONLY_Q_ROTATED")
-    return finding._replace(fault="OPPOSITE") if finding.fault == "SIGN" else finding.only_in(tensor)
+def vector_findings(sources: Tensor, vectors: Tensor) -> list[Finding]:
+    """What q or k shows.
 
-
-def vector_findings(reached: Tensor, vectors: Tensor) -> tuple[list[Finding], str]:
-    """What q or k shows, and the layout of its pairs.
-
-    ``reached`` are the results for each vector alone, (VECTORS, SIZE), and ``vectors`` the matrices of the vectors for
-    each table, (TABLES, VECTORS, D of the result, D).
+    ``sources`` says whether each result depends on each vector, (B, T, H, B, T, H), and ``vectors`` are the matrices of
+    the vectors for each table, (TABLES, VECTORS, D of the result, D).
     """
-    elsewhere = reached.reshape(VECTORS, VECTORS, D).abs().amax(2) * (1 - torch.eye(VECTORS)) > 1e-6
+    elsewhere = sources & ~torch.eye(VECTORS).bool().reshape(sources.shape)
     if elsewhere.any():
-        source, out = (place([int(x) for x in torch.unravel_index(n, (B, T, H))]) for n in elsewhere.nonzero()[0])
-        is_moved = (reached.abs() > 1e-6).sum(0).max() == 1  # each number still comes from one vector
-        fault = "VIEWED" if is_moved else ""
-        return [Finding(f"Numbers of {out} are computed from those of", source, out, fault)], ""
+        first = elsewhere.nonzero()[0].tolist()
+        out, source = place(first[:3]), place(first[3:])
+        is_moved = sources.flatten(3).sum(-1).max() == 1  # each vector still comes from one
+        return [Finding(f"Numbers of {out} are computed from those of", source, out, "VIEWED" if is_moved else "")]
     fitting = []
     for layout, order in CHANNELS.items():
         pairs = vectors[..., order, :][..., order].unflatten(3, (PAIRS, 2)).unflatten(2, (PAIRS, 2))
         own_pair = torch.einsum("nvpxpy->nvpxy", pairs).unflatten(1, (B, T, H))
         if close(own_pair.abs().sum(), vectors.abs().sum()):
-            fitting.append(([*formula_findings(own_pair, layout)], layout))
+            fitting.append([*formula_findings(own_pair, layout)])
     if fitting:  # both if no number depends on another: then the columns of the table tell the layout
-        return min(fitting, key=lambda found: len(found[0]))
+        return min(fitting, key=len)
     partners = [set(row.nonzero()[:, 0].tolist()) for row in vectors.abs().amax((0, 1)) > 1e-6]
     layouts = [[{c, c ^ 1} for c in range(D)], [{c, (c + PAIRS) % D} for c in range(D)]]
     wrong = next((c for c in range(D) if not any(partners[c] <= layout[c] for layout in layouts)), 0)
@@ -241,7 +225,7 @@ def vector_findings(reached: Tensor, vectors: Tensor) -> tuple[list[Finding], st
         fault = "MIXED"
     expected = ", or ".join(" and ".join(map(str, sorted(layout[wrong]))) for layout in layouts)
     yours = " and ".join(map(str, sorted(partners[wrong]))) or "none"
-    return [Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)], ""
+    return [Finding(f"Channel {wrong} of the result is computed from the channels", yours, expected, fault)]
 
 
 def formula_findings(pairs: Tensor, layout: str) -> Iterator[Finding]:
@@ -260,15 +244,15 @@ def formula_findings(pairs: Tensor, layout: str) -> Iterator[Finding]:
             where = f" at {place(at[:3])}, pair {at[3]}"
             slices = [wrong.movedim(axis, 0).flatten(1) for axis in range(4)]
             axes = [axis for axis in range(4) if (slices[axis].all(1) | ~slices[axis].any(1)).all()]
-            if axes and fault in ("INPUT_RETURNED", "ONE_NUMBER"):
+            if axes and fault in ("UNROTATED", "ONE_NUMBER"):
                 fault = SOME[axes[0]]
         sentence = f"A pair (x, y) becomes, by the angle a{where}"
         yield Finding(sentence, formula_text(formulas[at]), formula_text(RIGHT), fault)
     b, t, h, pair, number, _ = (cells >= 0).reshape(B, T, H, PAIRS, 2, 2).nonzero().T
     row, column = cells[cells >= 0] // PAIRS, cells[cells >= 0] % PAIRS
     channel = torch.tensor(CHANNELS[layout])[2 * pair + number]
-    rows = [(h, "HEADS"), (b, "BATCH"), (T - 1 - t, "ROW_ORDER")]
-    rows += [((t + 1) % T, "ROW_SHIFTED"), ((t - 1) % T, "ROW_SHIFTED")]
+    rows = [(h, "HEADS"), (b, "BATCH")]
+    rows += [(order, "ROW_ORDER") for order in (T - 1 - t, (t + 1) % T, (t - 1) % T)]
     rows += [(torch.full_like(row, n), "ONE_ROW") for n in range(T)]
     columns = [(torch.full_like(column, n), "ONE_ANGLE") for n in range(PAIRS)]
     columns += [(PAIRS - 1 - pair, "COLUMN_ORDER")]
@@ -302,7 +286,7 @@ def fit(values: Tensor) -> tuple[Tensor, Tensor]:
 # Wrong formulas, as ``formula_text`` writes them.
 FORMULAS = {
     "(x cos a + y sin a, -x sin a + y cos a)": "SIGN",
-    "(x, y)": "INPUT_RETURNED",
+    "(x, y)": "UNROTATED",
     "(-x + 2 x cos^2 a - 2 y cos a sin a, 2 x cos a sin a - y + 2 y cos^2 a)": "TWICE",
     "(-x sin a + y cos a, x cos a + y sin a)": "NUMBERS_EXCHANGED",
     "(-x sin a + y cos a, x sin a + y cos a)": "NUMBERS_EXCHANGED",
@@ -335,10 +319,6 @@ def formula_fault(formula: Tensor) -> str:
         return "ONE_SIGN"
     if (absolute.amax((1, 2)) < 1e-6).any():
         return "REAL_PART"
-    if close(absolute.sum(-1), torch.ones_like(absolute[..., 0])) and absolute[..., 0].max() < 1e-3:
-        return "ONE_TRIG"
-    if close(absolute.sum(1), RIGHT.abs().sum(1)):  # the right terms, with the wrong number
-        return "PARTNER"
     is_sum = absolute[..., 0].max() > 1e-3 or absolute[[0, 1], [1, 0]].max() < 1e-3
     return "PRODUCT" if is_sum else "FORMULA"
 

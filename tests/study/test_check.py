@@ -13,7 +13,7 @@ from wrong_recipes import planted
 from study import check
 from study.__main__ import main
 from study.check import process, python_files
-from study.check.forms import Conventions, Form
+from study.check.forms import COMPLEX, Conventions
 from study.check.judge import counterparts, judge
 from study.check.reader import Reader
 from study.check.verdict import FAULTS, FUNCTIONS, HALF_SPLIT, RIGHT, UNWRITTEN, Finding, Verdict, name_of
@@ -115,7 +115,7 @@ def test_a_planted_mistake_is_named_and_nothing_else_is_wrong(tmp_path, title, f
 def test_a_wrong_recipe_is_answered_with_its_own_name(function):
     for name, title, written in planted():
         if name == function:
-            table = Form() if function == RESHAPE else None  # otherwise a real table may be meant
+            table = COMPLEX if function == RESHAPE else ""  # otherwise a real table may be meant
             verdict = judge(function, Alone(written), Conventions(table))
             assert verdict.faults == ([] if title == "UNNAMED" else [title]), (title, verdict)
             unnamed = "This mistake has no name" in " ".join(verdict.lines(hint_only=False))
