@@ -9,13 +9,14 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from model.attention import attention
 
 from .calls import Caller, Raised, kind
-from .forms import FORMS, Conventions, close, reached, unit, write_table
+from .forms import FORMS, Conventions, close, missing_axis, reached, unit, write_table
 from .rotation import LAYOUTS, rotated
 from .verdict import Finding, numbers
 
@@ -35,7 +36,7 @@ MASKS: list[tuple[str, Callable[[Tensor], Tensor]]] = [  # keys with weight, non
 # What the scores may be a multiple of, for q and k in heads, (B, H, T, D), and what is wrong with it.
 PRODUCTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "q k^T": (lambda q, k: q @ k.mT, ""),
-    "the cosine of q and k": (lambda q, k: unit_length(q) @ unit_length(k).mT, "COSINES"),
+    "the cosine of q and k": (lambda q, k: F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT, "COSINES"),
     "softmax(q k^T / sqrt(D))": (lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1), "SOFTMAX_TWICE"),
 }
 # By which angles q or k may be rotated, and what is wrong with it.
@@ -47,7 +48,6 @@ TURNS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "by the rows in reverse order": (lambda angle: angle.flip(0), "ROW_ORDER"),
 }
 AXES = ("rows of the batch", "tokens", "heads")
-MISSING = ("SOME_BATCH", "SOME_TOKENS", "ONE_HEAD_RETURNED")  # if the output has only one of them
 
 
 class FusedCalls(TorchFunctionMode):
@@ -127,7 +127,7 @@ class Probes:
         return self.weights(inputs).sum(3).transpose(1, 2)
 
     def findings(self) -> Iterator[Finding]:
-        found = self._result() or self._values() or self._axis() or next(self._places(), None)
+        found = self._result() or self._values() or next(self._places(), None)
         if found:
             yield found
         other_heads = found is not None and found.fault.startswith(("TILED", "GROUPS"))
@@ -180,43 +180,36 @@ class Probes:
         sentence = "With values of 0 the output is 0; token 0, head 0"
         return Finding(sentence, numbers(nothing[0, 0, 0, :4]), "0, 0, 0, 0", fault)
 
-    def _axis(self) -> Finding | None:
-        """Along which axis the softmax runs, if there is one."""
-        w = self.weights_in_heads(self.inputs)  # (B, H, T, T)
-        for axis, name in ((-1, ""), (-2, "the queries"), (1, "the heads"), (0, "the batch")):
-            if (w.sum(axis) - 1).abs().max() < 1e-3 and (w > -1e-6).all():
-                sentence = f"The sums over all keys of the weights of head 0, which sum to 1 over {name}"
-                # The weights of q k^T transposed are those of k q^T along the axis of the queries.
-                fault = "SCORES_TRANSPOSED" if axis == -2 and self._fit(w.mT)[0] == "q k^T" else "SOFTMAX"
-                wrong = Finding(sentence, numbers(w[0, 0].sum(-1)), ", ".join("1" * self.T), fault)
-                return wrong if name else None
-        return None
-
     def _places(self) -> Iterator[Finding]:
         """Which tokens, rows of the batch and heads of q, k and v each output is computed from; the first counts."""
         sources = [self._sources(name) for name in ("q", "k", "v")]
-        queries, keys = (along(1, source) for source in sources[:2])
-        own_token, every_token = torch.eye(self.T).bool(), torch.ones(self.T, self.T).bool()
+        rows, tokens, heads = ([along(axis, source) for source in sources] for axis in range(3))
+        own_row, own_token, own_head = (torch.eye(size).bool() for size in (self.B, self.T, self.H))
+        every_token = torch.ones_like(own_token)  # keys may be of any token, because the mask is measured later
         own_keys = sources[1].any(3)  # (B, T, H, T, K)
         if self.K > 1 and own_keys.any(-1).sum(-1).max() == 1 and own_keys.any(-2).all():
-            yield place_finding(1, "k", keys, every_token, "OVER_HEADS")
-        if not keys.any():
-            yield place_finding(1, "k", keys, every_token, "SCORES_OF_ONE")
-        if not queries.any():
-            yield place_finding(1, "q", queries, own_token, "SCORES_OF_ONE")
-        if (queries & ~own_token).any():  # keys may be of any token, because the mask is measured later
-            is_moved = (sources[0].flatten(3).sum(-1) == 1).all()
-            fault = "SCORES_TRANSPOSED" if torch.equal(keys, own_token) else ""
-            yield place_finding(1, "q", queries, own_token, "VIEWED" if is_moved else fault)
-        for name, source in zip("qkv", sources):
-            rows, own_row = along(0, source), torch.eye(self.B).bool()
-            if not torch.equal(rows, own_row):
-                yield place_finding(0, name, rows, own_row, "SOME_BATCH" if rows.any(0).sum() == 1 else "")
-        heads, own_head = [along(2, source) for source in sources], torch.eye(self.H).bool()
-        if not torch.equal(heads[0], own_head):
-            is_merged = (heads[0] == heads[0][:1]).all()
-            yield place_finding(2, "q", heads[0], own_head, "ONE_HEAD_RETURNED" if is_merged else "REGROUPED")
+            yield place_finding(1, "k", tokens[1], every_token, "OVER_HEADS")
+        if not tokens[1].any():
+            yield place_finding(1, "k", tokens[1], every_token, "SCORES_OF_ONE")
+        if not tokens[0].any():
+            yield place_finding(1, "q", tokens[0], own_token, "SCORES_OF_ONE")
+        if (tokens[0] & ~own_token).any():
+            # The weights of q k^T transposed are a softmax along the axis of the queries.
+            w = self.weights_in_heads(self.inputs)
+            named = [
+                ("VIEWED", (sources[0].flatten(3).sum(-1) == 1).all()),
+                ("SCORES_TRANSPOSED", torch.equal(tokens[1], own_token) or self._fit(w.mT)[0] == "q k^T"),
+                ("SOFTMAX", tokens[0].all()),
+            ]
+            yield place_finding(1, "q", tokens[0], own_token, next((fault for fault, holds in named if holds), ""))
+        for name, found in zip("qkv", rows):
+            if not torch.equal(found, own_row):
+                fault = "SOFTMAX" if found.all() and torch.equal(rows[2], own_row) else ""
+                yield place_finding(0, name, found, own_row, "SOME_BATCH" if found.any(0).sum() == 1 else fault)
         right = torch.eye(self.K).bool().repeat_interleave(self.H // self.K, 0)
+        if not torch.equal(heads[0], own_head):
+            fault = "SOME_HEADS" if (heads[0] == heads[0][:1]).all() else "REGROUPED"
+            yield place_finding(2, "q", heads[0], own_head, "SOFTMAX" if torch.equal(heads[2], right) else fault)
         tiled = torch.eye(self.K).bool().repeat(self.H // self.K, 1)
         for name, found, other in (("k", heads[1], heads[2]), ("v", heads[2], heads[1])):
             if not torch.equal(found, right):
@@ -304,9 +297,9 @@ class Probes:
         else:
             return
         if fault_q or fault_k:
-            fault = fault_q if fault_q == fault_k else ""
-            if not fault and not (fault_q and fault_k):
-                fault = f"{fault_q}, in q only" if fault_q else f"{fault_k}, in k only"
+            fault = fault_q or fault_k
+            if fault_q != fault_k:
+                fault += f", in {'q' if fault_q else 'k'} only"
             if in_q == in_k == "not at all" and self.sizes == SIZES[1]:  # angles of heads cancel in their scores
                 fault = "HEADS"
             sentence = "The scores depend on the angles of the table as if it rotated"
@@ -325,10 +318,7 @@ def shape_fault(raw: Any, right: tuple[int, ...]) -> str:
         return "WEIGHTS"
     if shape in ((B, H, T, D), (B, H, T * D)):
         return "NOT_BACK"
-    for axis, fault in enumerate(MISSING):
-        if shape in ((*right[:axis], *right[axis + 1 :]), (*right[:axis], 1, *right[axis + 1 :])):
-            return fault
-    return "NOT_RETURNED" if raw is None else ""
+    return "NOT_RETURNED" if shape is None else missing_axis(shape, right)
 
 
 def along(axis: int, sources: Tensor) -> Tensor:
@@ -344,10 +334,6 @@ def place_finding(axis: int, name: str, found: Tensor, right: Tensor, fault: str
 def table_text(table: Tensor) -> str:
     """``0, 1 and 2``: the columns that each row of a table of truth values has."""
     return ", ".join(" and ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in table)
-
-
-def unit_length(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
 
 
 def centered(x: Tensor, shown: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from .calls import Caller, Raised, Unwritten, kind, parameters, required, role_of
+from .calls import Caller, Raised, Unwritten, kind, pair_fault, parameters, required, role_of
 from .forms import Conventions
 from .verdict import Finding, in_common
 
@@ -40,20 +40,21 @@ NAMES = ("keys", "values")
 PLACES = (len(STEPS), 2, ROWS, SIZES.n_kv_heads, SIZES.max_seq_len + 1, SIZES.head_dim)
 LOWEST = 2**22
 CODES = (LOWEST + 1 + 2 * torch.arange(math.prod(PLACES))).float().reshape(PLACES)
-SHAPES: list[tuple[str, Callable[..., bool]]] = [  # of the result, and the right one: (B, K, S, D)
-    ("ALL_LAYERS", lambda shape, right: shape == (SIZES.n_layers, *right)),
-    ("ONE_TEXT", lambda shape, right: shape in ((1, *right[1:]), right[1:])),
-    ("ONE_HEAD", lambda shape, right: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
-    ("CACHE_AXES", lambda shape, right: math.prod(shape) == math.prod(right)),
-]
-SLOTS: list[tuple[str, Callable[..., bool]]] = [  # returned by update, if the other sizes are right
-    ("STALE", lambda slots, start, T: slots in (start + T + 1, SIZES.max_seq_len)),
-    ("ONLY_NEW", lambda slots, start, T: slots == T),
-    ("OLD_ONLY", lambda slots, start, T: slots == start),
-    ("ONE_TOKEN", lambda slots, start, T: slots in (1, start + 1)),
-    ("SLOT_SHIFTED", lambda slots, start, T: slots == start + T - 1),
-    ("WRONG_T", lambda slots, start, T: slots - start in (ROWS, SIZES.n_kv_heads, SIZES.head_dim)),
-    ("APPENDED", lambda slots, start, T: slots >= start + T),
+# Of results of another shape than the right one, (B, K, S, D)
+RESULTS: list[tuple[str, Callable[..., bool]]] = [
+    ("ALL_LAYERS", lambda shape, right, *step: shape == (SIZES.n_layers, *right)),
+    ("ONE_TEXT", lambda shape, right, *step: shape in ((1, *right[1:]), right[1:])),
+    ("ONE_HEAD", lambda shape, right, *step: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
+    ("CACHE_AXES", lambda shape, right, *step: math.prod(shape) == math.prod(right)),
+    ("", lambda shape, right, *step: len(shape) != 4 or shape[:2] + shape[3:] != right[:2] + right[3:]),
+    # Only the number of slots is wrong.
+    ("STALE", lambda shape, right, start, T: shape[2] in (start + T + 1, SIZES.max_seq_len)),
+    ("ONLY_NEW", lambda shape, right, start, T: shape[2] == T),
+    ("OLD_ONLY", lambda shape, right, start, T: shape[2] == start),
+    ("ONE_TOKEN", lambda shape, right, start, T: shape[2] in (1, start + 1)),
+    ("SLOT_SHIFTED", lambda shape, right, start, T: shape[2] == start + T - 1),
+    ("WRONG_T", lambda shape, right, start, T: shape[2] - start in (ROWS, SIZES.n_kv_heads, SIZES.head_dim)),
+    ("APPENDED", lambda shape, right, start, T: shape[2] >= start + T),
 ]
 FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number belongs
 
@@ -114,17 +115,13 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
         yield from end_finding(make)
 
 
-def is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(torch.is_tensor, value))
-
-
 def number_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
     """The first returned number that is not the expected one, before a result of another shape or dtype."""
     steps, numbers, codes = [], [], []
     for step, (value, expected) in enumerate(zip(values, right)):
         if isinstance(value, Raised):
             continue
-        if not is_pair(value) or any(x.shape != expected[0].shape or x.dtype != torch.float32 for x in value):
+        if pair_fault(value) or any(x.shape != expected[0].shape or x.dtype != torch.float32 for x in value):
             break
         returned = torch.stack(list(value)).detach()
         wrong = returned != expected
@@ -204,27 +201,23 @@ def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: di
 
 def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
     """The first result that is not two float32 tensors of the right shape."""
-    shapes, slots = [], []  # of all pairs: cases for SHAPES and SLOTS
+    cases = []  # for RESULTS
     for (_, start, T), value, (expected, _) in zip(STEPS, values, right):
-        if is_pair(value):
-            shape = tuple(next((x for x in value if x.shape != expected.shape), value[0]).shape)
-            is_right = len(shape) == 4 and (*shape[:2], shape[3]) == (*expected.shape[:2], expected.shape[3])
-            shapes.append((shape, tuple(expected.shape)))
-            slots.append((shape[2] if is_right else -1, start, T))
+        if not pair_fault(value):
+            shape = next((x for x in value if x.shape != expected.shape), value[0]).shape
+            cases.append((tuple(shape), tuple(expected.shape), start, T))
     for step, value, (expected, _) in zip(STEPS, values, right):
-        if not is_pair(value) and not isinstance(value, Raised):
-            fault = "NOT_RETURNED" if value is None else "NOT_TWO"
-            fault = "ONE_RETURNED" if torch.is_tensor(value) else fault
-        elif is_pair(value) and any(x.shape != expected.shape for x in value):
-            fault = in_common(SHAPES, shapes) or in_common(SLOTS, slots)
-        elif is_pair(value) and any(x.dtype != torch.float32 for x in value):
+        if isinstance(value, Raised):
+            continue
+        fault = pair_fault(value)
+        if fault or any(x.shape != expected.shape for x in value):
+            wanted = f"two tensors of {tuple(expected.shape)}"
+            fault = fault or in_common(RESULTS, cases)
+            return Finding(f"{CALL.format(*step)}; update returns", kind(value), wanted, fault)
+        if any(x.dtype != torch.float32 for x in value):
             yours = ", ".join(str(x.dtype)[6:] for x in value)
             sentence = "The dtypes of the keys and values, for xk and xv in float32"
             return Finding(sentence, yours, "float32, float32", "CACHE_DTYPE")
-        else:
-            continue
-        wanted = f"two tensors of {tuple(expected.shape)}"
-        return Finding(f"{CALL.format(*step)}; update returns", kind(value), wanted, fault)
     return None
 
 

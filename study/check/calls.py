@@ -131,6 +131,15 @@ def kind(value: Any) -> str:
     return str(value) if isinstance(value, int | float) else type(value).__name__
 
 
+def pair_fault(value: Any) -> str:
+    """The fault of a result that is not two tensors; empty if it is."""
+    if isinstance(value, tuple | list) and len(value) == 2 and all(map(torch.is_tensor, value)):
+        return ""
+    if value is None:
+        return "NOT_RETURNED"
+    return "ONE_RETURNED" if torch.is_tensor(value) else "NOT_TWO"
+
+
 def tensors_of(value: Any) -> list[Tensor]:
     """A tensor, or the tensors of a tuple or list."""
     if isinstance(value, tuple | list):

@@ -81,10 +81,30 @@ def close(x: Tensor, y: Tensor, tolerance: float = 3e-3) -> bool:
 
 
 def reached(output: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-    """Whether each vector of ``output(x)``, (…, D), depends on each vector of x, (B, T, H, D): bool (…, B, T, H)."""
+    """Whether each vector of ``output(x)``, its last axis, depends on each of x (B, T, H, D): bool (…, B, T, H)."""
     plain, differences = output(x), []
     for place in range(x.shape[:-1].numel()):
         changed = x.clone()
         changed.flatten(0, -2)[place] = x.flatten(0, -2)[place].flip(-1)
         differences.append((output(changed) - plain).abs().amax(-1))
     return (torch.stack(differences, -1) > 1e-5).unflatten(-1, x.shape[:-1])
+
+
+def row_fault(row: Tensor, b: Tensor, t: Tensor, h: Tensor) -> str:
+    """The fault of numbers (b, t, h) that meet these rows of the table instead of row t."""
+    if torch.equal(row, t):
+        return ""
+    last = t.max()
+    named = [(h, "HEADS"), (b, "BATCH")]
+    named += [(order % (last + 1), "ROW_ORDER") for order in (last - t, t + 1, t - 1)]
+    named += [(torch.full_like(row, n), "ONE_ROW") for n in range(int(last) + 1)]
+    return next((fault for order, fault in named if torch.equal(row, order)), "")
+
+
+def missing_axis(shape: tuple[int, ...], right: tuple[int, ...]) -> str:
+    """The fault of a shape that lacks an axis of the right one, (B, T, H, D), or has only one place of it."""
+    for axis, fault in enumerate(("SOME_BATCH", "SOME_TOKENS", "SOME_HEADS")):
+        before, after = right[:axis], right[axis + 1 :]
+        if shape in ((*before, *after), (*before, 1, *after)):
+            return fault
+    return ""

@@ -1,6 +1,7 @@
 """Judge one function of the reader's files."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
@@ -21,13 +22,8 @@ MEASURES = {
 }
 
 
-def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
-    """The verdict on one function; what it shows is added to the conventions.
-
-    Functions of the reader that are not right are replaced by ours, so that each mistake is reported once.
-    """
-    written, path = reader.functions()[function]
-    reader.replace(counterparts(conventions), {function, *conventions.right})
+def judge(function: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
+    """The verdict on one function of this file; what it shows is added to the conventions."""
     measure, names = MEASURES[function]
     call, verdict = Caller(written, names, path), Verdict(function, RIGHT)
     try:
@@ -53,6 +49,11 @@ def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
     return verdict
 
 
+def reader_for(function: str, conventions: Conventions) -> Reader:
+    """A reader of files in which ours replace the other functions that are not right, to report each mistake once."""
+    return Reader(counterparts(conventions), {function, *conventions.right})
+
+
 def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
     """Right functions in the reader's form and layout, which the reader's attention may call."""
     form = conventions.table or COMPLEX
@@ -64,10 +65,6 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
         """Rotate by the table, which is one argument or two, passed by position or by name."""
         parts = (*table, *named.values())
         angle = read_table(form, parts[0] if len(parts) == 1 else parts).angle()
-        if not xq.shape[1] == xk.shape[1] == len(angle):
-            shapes = f"xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {len(angle)} rows"
-            needed = "(B, T, H, D), (B, T, K, D) and a table of T rows"
-            raise ValueError(f"apply_rotary_emb is called with {shapes}: it needs {needed}")
         return tuple(rotation.rotated(x, angle, conventions.layout).type_as(x) for x in (xq, xk))
 
     return {

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .calls import Caller, Raised, kind
-from .forms import FORMS, Conventions, close, write_table
+from .forms import FORMS, Conventions, close, row_fault, write_table
 from .verdict import Finding
 
 EQUAL = (3, 3, 3, 3)  # B, T, H, D/2: equal, so that a table along another axis raises no error
@@ -76,21 +76,15 @@ def reshape_finding(value: Any, table: Any, x: Tensor) -> Finding | None:
 def number_fault(spread: Tensor, rows: Tensor, x: Tensor) -> str:
     """The fault of a table that meets the numbers of x as ``spread``, (B, T, H, D/2), and has these rows, (T, D/2)."""
     right = rows[None, :, None]
-    named = [
-        (x, "X_RETURNED"),
-        (x * right, "X_RETURNED"),
-        (right.conj(), "SIGN"),
-        (right.real, "REAL"),
-        (rows, "HEADS"),
-        (rows[:, None, None], "BATCH"),
-        (right.flip(1), "ROW_ORDER"),
-        (right.roll(1, 1), "ROW_SHIFTED"),
-        (right.roll(-1, 1), "ROW_SHIFTED"),
-        *((row, "ONE_ROW") for row in rows),
-    ]
-    is_known = torch.isin(spread.real.round(), rows.real).all()
-    other = "BROADCAST_AXES" if is_known else ""
-    return next((fault for numbers, fault in named if close(spread, numbers.expand(x.shape) + 0j)), other)
+    for numbers, fault in ((x, "X_RETURNED"), (x * right, "X_RETURNED"), (right.conj(), "SIGN"), (right.real, "REAL")):
+        if close(spread, numbers.expand(x.shape) + 0j):
+            return fault
+    if not torch.isin(spread.real.round(), rows.real).all():
+        return ""
+    batch, token, head, pair = torch.meshgrid(*map(torch.arange, x.shape), indexing="ij")
+    row, column = spread.real.round().long() // 10 - 1, spread.real.round().long() % 10 - 1
+    fault = row_fault(row, batch, token, head) if torch.equal(column, pair) else ""
+    return fault or "BROADCAST_AXES"
 
 
 def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:

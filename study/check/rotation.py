@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .calls import Caller, Raised, kind, required
-from .forms import COMPLEX, FORMS, Conventions, angles, close, reached, unit, write_table
+from .calls import Caller, Raised, kind, pair_fault, required
+from .forms import COMPLEX, FORMS, Conventions, angles, close, missing_axis, reached, row_fault, unit, write_table
 from .verdict import Finding, numbers
 
 B, T, H, D = 2, 3, 3, 6  # T, H, K and D/2 are equal, so that a table along another axis raises no error
@@ -92,23 +92,20 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
 
 def right_layout(value: Any) -> str:
     """The layout in which these are XQ and XK rotated by ANGLE; empty if there is none."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
+    if pair_fault(value):
         return ""
     for layout in LAYOUTS:
         right = [rotated(x, ANGLE, layout) for x in (XQ, XK)]
-        if all(torch.is_tensor(x) and not x.is_complex() and close(x.double(), y) for x, y in zip(value, right)):
+        if all(not x.is_complex() and close(x.double(), y) for x, y in zip(value, right)):
             return layout
     return ""
 
 
 def dtype_findings(call: Caller, form: str) -> Iterator[Finding]:
-    for dtype in (torch.float32, torch.bfloat16):
-        value = call.attempt(XQ.to(dtype), XK.to(dtype), write_table(form, unit(ANGLE)))
-        if not isinstance(value, Raised) and any(x.dtype != dtype for x in value):
-            expected, yours = str(dtype)[6:], ", ".join(str(x.dtype)[6:] for x in value)
-            sentence = f"The dtypes of the results for xq and xk in {expected}"
-            yield Finding(sentence, yours, f"{expected}, {expected}", "DTYPE")
-            return
+    value = call.attempt(XQ.bfloat16(), XK.bfloat16(), write_table(form, unit(ANGLE)))
+    if not isinstance(value, Raised) and any(x.dtype != torch.bfloat16 for x in value):
+        yours = ", ".join(str(x.dtype)[6:] for x in value)
+        yield Finding("The dtypes of the results for xq and xk in bfloat16", yours, "bfloat16, bfloat16", "DTYPE")
 
 
 def result_findings(call: Caller, form: str) -> Iterator[Finding]:
@@ -122,13 +119,8 @@ def result_findings(call: Caller, form: str) -> Iterator[Finding]:
         raise value
     sentence = "Queries and keys are returned in the shapes of the arguments"
     expected = kind((xq, xk))
-    if not isinstance(value, tuple | list) or len(value) != 2 or not all(map(torch.is_tensor, value)):
-        fault = "NOT_TWO"
-        if value is None:
-            fault = "NOT_RETURNED"
-        elif torch.is_tensor(value) and value.shape == xq.shape:
-            fault = "ONE_RETURNED"
-        yield Finding(sentence, kind(value), expected, fault)
+    if pair_fault(value):
+        yield Finding(sentence, kind(value), expected, pair_fault(value))
         return
     wrong = [x.shape != y.shape or x.is_complex() for x, y in zip(value, (xq, xk))]
     if any(wrong):
@@ -145,16 +137,7 @@ def shape_fault(found: Tensor, x: Tensor) -> str:
         return "VIEW_AS_REAL"
     if found.numel() == x.numel():
         return "UNFLATTENED" if found.ndim == 5 or shape == (b, t, h * d // 2, 2) else "AXES"
-    named = {
-        (b, t, h, d // 2): "REAL_PART",
-        (t, h, d): "SOME_BATCH",
-        (1, t, h, d): "SOME_BATCH",
-        (b, t, d): "SOME_HEADS",
-        (b, t, 1, d): "SOME_HEADS",
-        (b, h, d): "SOME_TOKENS",
-        (b, 1, h, d): "SOME_TOKENS",
-    }
-    return named.get(shape, "")
+    return "REAL_PART" if shape == (b, t, h, d // 2) else missing_axis(shape, (b, t, h, d))
 
 
 def matrix_findings(call: Caller, form: str) -> Iterator[Finding]:
@@ -171,11 +154,10 @@ def matrix_findings(call: Caller, form: str) -> Iterator[Finding]:
         yours = numbers(constant[constant.isnan() | (constant.abs() > 1e-3)][:3])
         yield Finding(sentence, yours, "0, 0, 0", "PRODUCT" if constant.isfinite().all() else "SCALED_X")
         return
-    # Whether each output vector depends on each input vector: (2, B, T, H, B, T, H).
-    from_q, from_k = reached(lambda x: output(x, random), random), reached(lambda x: output(random, x), random)
-    uses = [
-        " and ".join(name for name, used in (("xq", q.any()), ("xk", k.any())) if used) for q, k in zip(from_q, from_k)
-    ]
+    # Whether each number of the output depends on each input vector: (2, B, T, H, D, B, T, H).
+    from_q = reached(lambda x: output(x, random)[..., None], random)
+    from_k = reached(lambda x: output(random, x)[..., None], random)
+    uses = [" and ".join(name for name, x in zip(("xq", "xk"), each) if x.any()) for each in zip(from_q, from_k)]
     if uses != ["xq", "xk"]:
         same = "SAME_QK" if uses[0] == uses[1] else ""
         fault = "EXCHANGED_QK" if uses == ["xk", "xq"] else same
@@ -197,14 +179,14 @@ def matrix_findings(call: Caller, form: str) -> Iterator[Finding]:
 def vector_findings(sources: Tensor, vectors: Tensor) -> list[Finding]:
     """What q or k shows.
 
-    ``sources`` says whether each result depends on each vector, (B, T, H, B, T, H), and ``vectors`` are the matrices of
-    the vectors for each table, (TABLES, VECTORS, D of the result, D).
+    ``sources`` says whether each number depends on each vector, (B, T, H, D, B, T, H), and ``vectors`` are the matrices
+    of the vectors for each table, (TABLES, VECTORS, D of the result, D).
     """
-    elsewhere = sources & ~torch.eye(VECTORS).bool().reshape(sources.shape)
+    elsewhere = sources.any(3) & ~torch.eye(VECTORS).bool().reshape(2 * (B, T, H))
     if elsewhere.any():
         first = elsewhere.nonzero()[0].tolist()
         out, source = place(first[:3]), place(first[3:])
-        is_moved = sources.flatten(3).sum(-1).max() == 1  # each vector still comes from one
+        is_moved = sources.flatten(4).sum(-1).max() == 1  # each number still comes from one vector
         return [Finding(f"Numbers of {out} are computed from those of", source, out, "VIEWED" if is_moved else "")]
     fitting = []
     for layout, order in CHANNELS.items():
@@ -251,18 +233,15 @@ def formula_findings(pairs: Tensor, layout: str) -> Iterator[Finding]:
     b, t, h, pair, number, _ = (cells >= 0).reshape(B, T, H, PAIRS, 2, 2).nonzero().T
     row, column = cells[cells >= 0] // PAIRS, cells[cells >= 0] % PAIRS
     channel = torch.tensor(CHANNELS[layout])[2 * pair + number]
-    rows = [(h, "HEADS"), (b, "BATCH")]
-    rows += [(order, "ROW_ORDER") for order in (T - 1 - t, (t + 1) % T, (t - 1) % T)]
-    rows += [(torch.full_like(row, n), "ONE_ROW") for n in range(T)]
     columns = [(torch.full_like(column, n), "ONE_ANGLE") for n in range(PAIRS)]
     columns += [(PAIRS - 1 - pair, "COLUMN_ORDER")]
     columns += [(channel // 2, "MIXED"), (channel % PAIRS, "MIXED")]
-    for name, found, right, named in (("row", row, t, rows), ("column", column, pair, columns)):
+    column_fault = next((fault for order, fault in columns if torch.equal(column, order)), "")
+    for name, found, right, fault in (("row", row, t, row_fault(row, b, t, h)), ("column", column, pair, column_fault)):
         if (found != right).any():
             n = int((found != right).nonzero()[0])
             sentence = f"The {name} of freqs_cis that rotates {place([int(x[n]) for x in (b, t, h, channel)])}"
-            other = next((fault for order, fault in named if torch.equal(found, order)), "")
-            yield Finding(sentence, str(int(found[n])), str(int(right[n])), other)
+            yield Finding(sentence, str(int(found[n])), str(int(right[n])), fault)
 
 
 def place(index: Sequence[int]) -> str:
@@ -294,6 +273,7 @@ FORMULAS = {
     "(y, x)": "NUMBERS_EXCHANGED",
     "(x cos a + y sin a, x sin a - y cos a)": "CONJUGATED",
     "(x sin a - y cos a, x cos a + y sin a)": "SWAPPED",
+    "(x cos a, y sin a)": "PRODUCT",
     "(x cos a, y cos a)": "REAL",
     "(x sin a, y sin a)": "ONLY_SINES",
     "(-y sin a, x sin a)": "ONLY_SINES",
@@ -319,8 +299,7 @@ def formula_fault(formula: Tensor) -> str:
         return "ONE_SIGN"
     if (absolute.amax((1, 2)) < 1e-6).any():
         return "REAL_PART"
-    is_sum = absolute[..., 0].max() > 1e-3 or absolute[[0, 1], [1, 0]].max() < 1e-3
-    return "PRODUCT" if is_sum else "FORMULA"
+    return "PRODUCT" if absolute[..., 0].max() > 1e-3 else "FORMULA"
 
 
 def formula_text(formula: Tensor) -> str:
@@ -331,14 +310,11 @@ def formula_text(formula: Tensor) -> str:
 def sum_text(coefficients: Tensor) -> str:
     if coefficients.isnan().any():
         return "no sum of x and y times cos a and sin a"
-    text = ""
+    parts = []
     for letter, terms in zip("xy", coefficients):
         for term, value in zip(TERMS, terms.tolist()):
-            if abs(value) < 1e-3:
-                continue
             factor = "" if abs(abs(value) - 1) < 1e-3 else f"{abs(value):.3g} "
-            sign = "-" if value < 0 else "+"
             product = letter if term == "1" else f"{letter} {term}"
-            text += f" {sign} {factor}{product}"
-    text = text.strip() or "0"
-    return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("- ") else text.removeprefix("+ ")
+            parts += [f"{'-' if value < 0 else '+'} {factor}{product}"] if abs(value) > 1e-3 else []
+    text = " ".join(parts) or "0"
+    return f"-{text[2:]}" if text.startswith("- ") else text.removeprefix("+ ")
