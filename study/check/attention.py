@@ -47,7 +47,7 @@ TURNS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
     "backwards": (lambda angle: -angle, "SIGN"),
     "by the rows in reverse order": (lambda angle: angle.flip(0), "ROW_ORDER"),
 }
-AXES = ("rows of the batch", "tokens", "heads")
+AXES = ("rows", "tokens", "heads")
 
 
 class FusedCalls(TorchFunctionMode):
@@ -327,7 +327,8 @@ def along(axis: int, sources: Tensor) -> Tensor:
 
 
 def place_finding(axis: int, name: str, found: Tensor, right: Tensor, fault: str) -> Finding:
-    sentence = f"The {AXES[axis]} of {name} from which those of the output are computed"
+    what = AXES[axis]
+    sentence = f"{what.capitalize()} 0 .. {len(found) - 1} of the output are computed from the {what} of {name}"
     return Finding(sentence, table_text(found), table_text(right), fault)
 
 

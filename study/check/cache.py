@@ -7,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import ModelArgs
-
-from .calls import Caller, Raised, Unwritten, kind, pair_fault, parameters, required, role_of
+from .calls import Caller, Raised, Unwritten, kind, pair_fault
 from .forms import Conventions
 from .verdict import Finding, in_common
 
-SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
-ROWS = 2
+ROWS, HEADS, SLOTS, CHANNELS = SIZES = (2, 3, 12, 4)  # the arguments of the constructor
 STEPS = (  # layer, start_pos, T
     (0, 0, 1),  # the smallest calls
     (0, 1, 1),
-    (0, 0, 7),  # a text in both layers
+    (0, 0, 7),  # a text in the caches of two layers
     (1, 0, 7),
     (0, 7, 2),
     (1, 7, 2),
@@ -31,88 +28,60 @@ LAYERS, STARTS, LENGTHS = torch.tensor(STEPS).T
 CALL = "Layer {}, start_pos {}, T {}"
 TOO_LONG = ((12, 1), (9, 5), (0, 13))  # start_pos and T that need more than the 12 slots
 DELIBERATE = (ValueError, AssertionError, IndexError)
-ONE_LAYER = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")  # the parameters of the constructor
-ALL_LAYERS = ("args", "batch_size")
 NAMES = ("keys", "values")
 
 # Step, keys or values, row of the batch, head, token and channel. Codes are odd and exact in float32; the sum of two is
 # none of them, and neither is a code that was rounded to another dtype.
-PLACES = (len(STEPS), 2, ROWS, SIZES.n_kv_heads, SIZES.max_seq_len + 1, SIZES.head_dim)
+PLACES = (len(STEPS), 2, ROWS, HEADS, SLOTS + 1, CHANNELS)
 LOWEST = 2**22
 CODES = (LOWEST + 1 + 2 * torch.arange(math.prod(PLACES))).float().reshape(PLACES)
 # Of results of another shape than the right one, (B, K, S, D)
 RESULTS: list[tuple[str, Callable[..., bool]]] = [
-    ("ALL_LAYERS", lambda shape, right, *step: shape == (SIZES.n_layers, *right)),
     ("ONE_TEXT", lambda shape, right, *step: shape in ((1, *right[1:]), right[1:])),
     ("ONE_HEAD", lambda shape, right, *step: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
     ("CACHE_AXES", lambda shape, right, *step: math.prod(shape) == math.prod(right)),
     ("", lambda shape, right, *step: len(shape) != 4 or shape[:2] + shape[3:] != right[:2] + right[3:]),
     # Only the number of slots is wrong.
-    ("STALE", lambda shape, right, start, T: shape[2] in (start + T + 1, SIZES.max_seq_len)),
+    ("STALE", lambda shape, right, start, T: shape[2] in (start + T + 1, SLOTS)),
     ("ONLY_NEW", lambda shape, right, start, T: shape[2] == T),
     ("OLD_ONLY", lambda shape, right, start, T: shape[2] == start),
     ("ONE_TOKEN", lambda shape, right, start, T: shape[2] in (1, start + 1)),
     ("SLOT_SHIFTED", lambda shape, right, start, T: shape[2] == start + T - 1),
-    ("WRONG_T", lambda shape, right, start, T: shape[2] - start in (ROWS, SIZES.n_kv_heads, SIZES.head_dim)),
+    ("WRONG_T", lambda shape, right, start, T: shape[2] - start in (ROWS, HEADS, CHANNELS)),
     ("APPENDED", lambda shape, right, start, T: shape[2] >= start + T),
 ]
 FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number belongs
 
 
-class Caches:
-    """The reader's caches, one for each layer, or one for all, with ``update(layer, start_pos, xk, xv)``."""
-
-    def __init__(self, make: Caller) -> None:
-        """Raises Raised if the class cannot be constructed."""
-        updates = [make().update for _ in range(SIZES.n_layers)]
-        self.takes_layer = required(updates[0]) == 4
-        names = ("layer", "start_pos", "xk", "xv") if self.takes_layer else ("start_pos", "xk", "xv")
-        self.calls = [make.of(update, names) for update in updates]
-
-    def update(self, layer: int, *given: Any) -> Any:
-        return self.calls[0](layer, *given) if self.takes_layer else self.calls[layer](*given)
-
-
-def construct(written: Callable[..., Any]) -> Any:
-    """A cache of these sizes, whose constructor has the parameters of the exercise, or ``args`` and ``batch_size``."""
-    values: dict[str, Any] = {name: getattr(SIZES, name, ROWS) for name in (*ONE_LAYER, "n_layers")} | {"args": SIZES}
-    found = {each.name: role_of(each.name, values) for each in parameters(written)}
-    if all(found.values()):
-        return written(**{name: values[role] for name, role in found.items()})
-    names = ONE_LAYER if required(written) > 2 else ALL_LAYERS
-    return written(*(values[name] for name in names[: required(written)]))
+def new_cache(make: Caller) -> Caller:
+    """The method ``update`` of a new cache."""
+    return make.of(make(*SIZES).update, ("start_pos", "xk", "xv"))
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    for names in (ONE_LAYER, ALL_LAYERS):
-        yield from call.of(call.function, names).order_finding()
-    make = call.of(lambda: construct(call.function), ())
-    caches = Caches(make)
-    yield from caches.calls[0].order_finding()
-    slots = torch.zeros(SIZES.n_layers, *PLACES[1:4], SIZES.max_seq_len, SIZES.head_dim)
+    caches = [new_cache(call) for _ in range(2)]
+    yield from caches[0].order_finding()
+    slots = torch.zeros(len(caches), *PLACES[1:4], SLOTS, CHANNELS)
     values: list[Any] = []
     right: list[Tensor] = []  # (2, B, K, S, D)
     for (layer, start, T), codes in zip(STEPS, CODES):
         new = codes[:, :, :, :T]
         slots[layer, :, :, :, start : start + T] = new
         right.append(slots[layer, :, :, :, : start + T].clone())
-        try:
-            values.append(caches.update(layer, start, *new))
-        except Raised as raised:
-            values.append(raised)
+        values.append(caches[layer].attempt(start, *new))
     found = number_finding(values, right) or result_finding(values, right)
     errors = [value for value in values if isinstance(value, Raised)]
     if found and not (errors and found.fault in ("", "NOT_WRITTEN")):
         yield found
     elif errors and errors[0] is values[-1]:
         _, start, T = STEPS[-1]
-        sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; update raises"
+        sentence = f"start_pos {start} and T {T} need {start + T} of {SLOTS} slots; update raises"
         yield Finding(sentence, type(errors[0].error).__name__, "nothing", "LAST_SLOT")
     elif errors:
         raise errors[0]
     else:
-        yield from detached_finding(Caches(make))
-        yield from end_finding(make)
+        yield from detached_finding(new_cache(call))
+        yield from end_finding(call)
 
 
 def number_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
@@ -193,7 +162,7 @@ def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: di
         ("NOT_WRITTEN, in keys only", not own["kind"].any()),
         ("NOT_WRITTEN, in values only", bool(own["kind"].all())),
         ("ONE_TEXT", len(own["row"].unique()) < ROWS),
-        ("ONE_HEAD", len(own["head"].unique()) < SIZES.n_kv_heads),
+        ("ONE_HEAD", len(own["head"].unique()) < HEADS),
         ("ONE_TOKEN", bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
     ]
     return next((fault for fault, holds in rules if holds), "NOT_WRITTEN")
@@ -225,11 +194,11 @@ def end_finding(make: Caller) -> Iterator[Finding]:
     """Whether more tokens than fit raise ValueError."""
     errors: list[BaseException | None] = []
     for start, T in TOO_LONG:
-        full = Caches(make)
+        update = new_cache(make)
         if start:
-            full.update(0, 0, *filled(start))
+            update(0, *filled(start))
         try:
-            full.update(0, start, *filled(T))
+            update(start, *filled(T))
             errors.append(None)
         except (Raised, Unwritten) as raised:
             errors.append(raised.__cause__)
@@ -244,18 +213,18 @@ def end_finding(make: Caller) -> Iterator[Finding]:
 
 def filled(T: int) -> tuple[Tensor, Tensor]:
     """Keys of 1 and values of 2."""
-    shape = (ROWS, SIZES.n_kv_heads, T, SIZES.head_dim)
+    shape = (ROWS, HEADS, T, CHANNELS)
     return torch.full(shape, 1.0), torch.full(shape, 2.0)
 
 
-def detached_finding(caches: Caches) -> Iterator[Finding]:
+def detached_finding(update: Caller) -> Iterator[Finding]:
     """Whether later results depend on keys and values of an earlier step: on their graph, or on their memory."""
     new = [x.requires_grad_() for x in filled(3)]  # which a Caller does not copy
-    caches.update(0, 0, *new)
+    update(0, *new)
     with torch.no_grad():
         for x in new:
             x.zero_()
-    later = caches.update(0, 3, *filled(2))
+    later = update(3, *filled(2))
     if any(x.requires_grad for x in later):
         yield Finding("Stored keys and values keep their graph", "yes", "no", "ATTACHED")
     elif any(not torch.equal(x[:, :, :3], right) for x, right in zip(later, filled(3))):

@@ -86,11 +86,6 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def required(function: Callable[..., Any]) -> int:
-    """The number of positional arguments without a default."""
-    return sum(each.default is each.empty for each in parameters(function))
-
-
 def role_of(name: str, roles: Iterable[str]) -> str:
     """The role of a parameter according to its name, ``start`` and ``q`` for start_pos and xq; empty if it has none."""
     name = name.lower()

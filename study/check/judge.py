@@ -17,7 +17,7 @@ MEASURES = {
     "reshape_for_broadcast": (reshape.measure, ("freqs_cis", "x")),
     "apply_rotary_emb": (rotation.measure, ("xq", "xk", "freqs_cis")),
     "causal_mask": (mask.measure, ("start_pos", "T")),
-    "KVCache": (cache.measure, ()),
+    "KVCache": (cache.measure, ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")),
     "attention": (attention.measure, ("xq", "xk", "xv", "freqs_cis", "mask")),
 }
 
@@ -61,10 +61,8 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
     def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
         return write_table(form, unit(angles(dim, end, theta)))
 
-    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, ...]:
-        """Rotate by the table, which is one argument or two, passed by position or by name."""
-        parts = (*table, *named.values())
-        angle = read_table(form, parts[0] if len(parts) == 1 else parts).angle()
+    def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Any) -> tuple[Tensor, ...]:
+        angle = read_table(form, freqs_cis).angle()
         return tuple(rotation.rotated(x, angle, conventions.layout).type_as(x) for x in (xq, xk))
 
     return {

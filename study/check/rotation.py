@@ -4,13 +4,13 @@ The function is linear in queries and keys, so one-hot inputs show its matrix. T
 that every coefficient tells which row and which column of the table it was computed from.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .calls import Caller, Raised, kind, pair_fault, required
+from .calls import Caller, Raised, kind, pair_fault
 from .forms import COMPLEX, FORMS, Conventions, angles, close, missing_axis, reached, row_fault, unit, write_table
 from .verdict import Finding, numbers
 
@@ -39,13 +39,6 @@ def rotated(x: Tensor, angle: Tensor, layout: str) -> Tensor:
     return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(-2)
 
 
-def with_table(function: Callable[..., Any], form: str) -> Callable[..., Any]:
-    """The reader's function; a table (cos, sin) is passed as two arguments if the function takes four."""
-    if form == COMPLEX or required(function) < 4:
-        return function
-    return lambda xq, xk, table: function(xq, xk, *table)
-
-
 def inputs(batch: int, tokens: int, heads: int, kv_heads: int, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """Random queries and keys, and RoPE's angles from position 20 on."""
     generator = torch.Generator().manual_seed(1)
@@ -61,10 +54,9 @@ ANGLES = 0.3 + 2.5 * torch.rand(TABLES, T, PAIRS, generator=torch.Generator().ma
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    function, own = call.function, conventions.table
+    own = conventions.table
     values: dict[str, Any] = {}
     for form in dict.fromkeys([own or COMPLEX, *FORMS]):
-        call.function = with_table(function, form)
         values[form] = call.attempt(XQ, XK, write_table(form, unit(ANGLE)))
         layout = right_layout(values[form])
         if layout:
@@ -76,7 +68,6 @@ def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
         yield Finding(sentence, form, own, "OTHER_FORM" if COMPLEX in (form, own) else "MIXED")
         return
     conventions.table = form
-    call.function = with_table(function, form)
     if layout:
         conventions.layout = layout
         yield from dtype_findings(call, form)
