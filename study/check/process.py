@@ -36,6 +36,8 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
         if functions is not None:
             good.append(path)
             defined = functions
+        else:
+            verdict.outcome, verdict.problem = "unloaded", f"{path}: {verdict.problem}"
         if verdict.problem or verdict.printed:
             verdicts.append(verdict)
     conventions = Conventions()

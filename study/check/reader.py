@@ -1,5 +1,8 @@
 """The reader's files as modules that find each other, and that no other module can import by mistake."""
 
+import __future__
+
+import ast
 import builtins
 import types
 from collections.abc import Callable, Collection
@@ -21,20 +24,26 @@ class Reader:
     def __init__(self, standins: dict[str, Callable[..., Any]], kept: Collection[str] = FUNCTIONS) -> None:
         """``standins`` are right functions, for those that a file lacks and those of its own that are not ``kept``."""
         self.modules: dict[Path, types.ModuleType] = {}
-        self.problems: dict[Path, str] = {}  # the problem of each file that has one
+        self.problems: dict[Path, str] = {}  # the first problem of each file that has one
         self.standins, self.kept = standins, kept
 
     def load(self, path: Path) -> types.ModuleType:
-        """Run the file once. If a statement raises, the functions above it can still be judged."""
+        """Run the file once. A statement that raises is skipped, so that the functions below it can still be judged."""
         if path in self.modules:
             return self.modules[path]
         module = self.modules[path] = types.ModuleType(path.stem)
         module.__file__ = str(path)
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         try:
-            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
-        except BaseException as error:  # SystemExit too
-            self.problems[path] = describe(error, path)
+            statements = ast.parse(path.read_bytes(), str(path)).body
+        except Exception as error:
+            statements, self.problems[path] = [], describe(error, path)
+        flags = __future__.annotations.compiler_flag  # annotations are not evaluated
+        for statement in statements:
+            try:
+                exec(compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True), vars(module))
+            except BaseException as error:  # SystemExit too
+                self.problems.setdefault(path, describe(error, path))
         torch.set_default_device(None)  # our tensors are on the CPU
         for name, function in self.standins.items():
             if name not in self.kept or name not in vars(module):

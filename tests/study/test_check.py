@@ -168,15 +168,15 @@ def test_the_message_of_an_exception_has_the_shapes_of_the_local_tensors(tmp_pat
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("def f(:\n", "line 3: SyntaxError: "),
+        ("def f(:\n", "line 1: SyntaxError: "),
         ("x = '\0'", "source code string cannot contain null bytes"),
-        ("import sys\nsys.exit('bye')\n", "line 4: SystemExit: bye"),
-        ("raise ValueError('two\\nlines')\n", "line 3: ValueError: two lines"),
-        ("import nothing_of_this_name\n", "line 3: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
+        ("import sys\nsys.exit('bye')\n", "line 2: SystemExit: bye"),
+        ("raise ValueError('two\\nlines')\n", "line 1: ValueError: two lines"),
+        ("import nothing_of_this_name\n", "line 1: ModuleNotFoundError: No module named 'nothing_of_this_name'"),
     ],
 )
 def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are_judged(tmp_path, text, message):
-    text = "def causal_mask(start_pos, T):\n    return None\n" + text
+    text += "\ndef causal_mask(start_pos, T):\n    return None\n"
     (tmp_path / "rope.py").write_bytes(text.encode("utf-8", "surrogateescape"))
     right = STYLES["complex"]
     start = right.index("def attention")
