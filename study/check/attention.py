@@ -20,7 +20,7 @@ from .forms import FORMS, Conventions, close, missing_axis, reached, unit, write
 from .rotation import LAYOUTS, rotated
 from .verdict import Finding, numbers
 
-# B, T, H, K, D with K T <= D, so that a value can be one-hot in its head and token. The second sizes are for functions
+# B, T, H, K, D with T <= D, so that a value can be one-hot in its token. The second sizes are for functions
 # that raise for the first because they mistake heads for tokens.
 SIZES = ((2, 3, 4, 2, 8), (2, 3, 3, 3, 10))
 LARGE = (2, 5, 4, 2, 8)
@@ -117,14 +117,9 @@ class Probes:
         return self.call(*inputs.arguments(self.form)).double().reshape(inputs.q.shape)
 
     def weights(self, inputs: Inputs) -> Tensor:
-        """The weight of each token of each key/value head in the output: (B, T, H, K, T)."""
-        one_hot = torch.eye(self.K * self.T, self.D).reshape(self.K, self.T, self.D).transpose(0, 1)
-        out = self.output(inputs._replace(v=one_hot.repeat(len(inputs.q), 1, 1, 1)))
-        return out[..., : self.K * self.T].unflatten(-1, (self.K, self.T))
-
-    def weights_in_heads(self, inputs: Inputs) -> Tensor:
-        """The weights, summed over key/value heads: (B, H, T, T)."""
-        return self.weights(inputs).sum(3).transpose(1, 2)
+        """The weight of each token in the output: (B, H, T, T)."""
+        one_hot = torch.eye(self.T, self.D)[None, :, None].repeat(self.B, 1, self.K, 1)
+        return self.output(inputs._replace(v=one_hot))[..., : self.T].transpose(1, 2)
 
     def findings(self) -> Iterator[Finding]:
         found = self._result() or self._values() or next(self._places(), None)
@@ -133,7 +128,7 @@ class Probes:
         other_heads = found is not None and found.fault.startswith(("TILED", "GROUPS"))
         if found and not other_heads:
             return
-        what, factor = self._fit(self.weights_in_heads(self.inputs))
+        what, factor = self._fit(self.weights(self.inputs))
         scores = [] if other_heads else list(self._scores(what, factor))
         yield from scores
         if all(finding.fault in ("SCALE", "UNSCALED") for finding in scores):  # it is a softmax over the keys
@@ -195,7 +190,7 @@ class Probes:
             yield place_finding(1, "q", tokens[0], own_token, "SCORES_OF_ONE")
         if (tokens[0] & ~own_token).any():
             # The weights of q k^T transposed are a softmax along the axis of the queries.
-            w = self.weights_in_heads(self.inputs)
+            w = self.weights(self.inputs)
             named = [
                 ("VIEWED", (sources[0].flatten(3).sum(-1) == 1).all()),
                 ("SCORES_TRANSPOSED", torch.equal(tokens[1], own_token) or self._fit(w.mT)[0] == "q k^T"),
@@ -233,7 +228,7 @@ class Probes:
         return "", 0.0
 
     def _scores(self, what: str, factor: float) -> Iterator[Finding]:
-        w, expected = self.weights_in_heads(self.inputs), self.D**-0.5
+        w, expected = self.weights(self.inputs), self.D**-0.5
         is_normalised = close(w.sum(-1), torch.ones_like(w[..., 0]), 1e-3)
         if (w < -1e-6).any() or not what:
             scores = self.inputs.products() * expected
@@ -255,7 +250,7 @@ class Probes:
     def _mask(self) -> Iterator[Finding]:
         """The weights under a mask if all scores are equal."""
         q, k = torch.ones_like(self.inputs.q), torch.full_like(self.inputs.k, 0.7 / self.D**0.5)
-        w = self.weights_in_heads(self.inputs._replace(q=q, k=k, mask=MASK))
+        w = self.weights(self.inputs._replace(q=q, k=k, mask=MASK))
         right = (MASK / MASK.sum(1, keepdim=True)).expand_as(w)
         shown = (w > SEEN).any(0).any(0)  # (T, T)
         if close(w, right) and torch.equal(shown, MASK):
@@ -287,7 +282,7 @@ class Probes:
     def _rotation(self, factor: float) -> Iterator[Finding]:
         """How many times q and k are rotated, and by the angles of which rows; nothing if no such rotation fits."""
         inputs = self.inputs._replace(angle=self.random.angle)
-        w = self.weights_in_heads(inputs)
+        w = self.weights(inputs)
         for in_q, in_k, layout in product(TURNS, TURNS, dict.fromkeys((self.conventions.layout, *LAYOUTS))):
             (turn_q, fault_q), (turn_k, fault_k) = TURNS[in_q], TURNS[in_k]
             q = rotated(inputs.q, turn_q(inputs.angle), layout)
