@@ -18,7 +18,7 @@ from model.attention import attention
 from .calls import Caller, Raised, kind
 from .forms import FORMS, Conventions, close, missing_axis, reached, unit, write_table
 from .rotation import LAYOUTS, rotated
-from .verdict import Finding, numbers
+from .verdict import Finding, first, numbers
 
 # B, T, H, K, D with T <= D, so that a value can be one-hot in its token. The second sizes are for functions
 # that raise for the first because they mistake heads for tokens.
@@ -185,26 +185,32 @@ class Probes:
         if self.K > 1 and own_keys.any(-1).sum(-1).max() == 1 and own_keys.any(-2).all():
             yield place_finding(1, "k", tokens[1], every_token, "OVER_HEADS")
         if not tokens[1].any():
-            yield place_finding(1, "k", tokens[1], every_token, "SCORES_OF_ONE")
+            yield place_finding(1, "k", tokens[1], every_token, "SCORES_OF_ONE" if tokens[0].any() else "")
         if not tokens[0].any():
             yield place_finding(1, "q", tokens[0], own_token, "SCORES_OF_ONE")
         if (tokens[0] & ~own_token).any():
-            # The weights of q k^T transposed are a softmax along the axis of the queries.
             w = self.weights(self.inputs)
+            is_moved = (sources[0].flatten(3).sum(-1) == 1).all() and not torch.equal(heads[0], own_head)
             named = [
-                ("VIEWED", (sources[0].flatten(3).sum(-1) == 1).all()),
+                ("SOME_TOKENS", tokens[0].any(0).sum() == 1),
+                ("VIEWED", is_moved),
+                # The weights of q k^T transposed are a softmax along the axis of the queries.
                 ("SCORES_TRANSPOSED", torch.equal(tokens[1], own_token) or self._fit(w.mT)[0] == "q k^T"),
-                ("SOFTMAX", tokens[0].all()),
+                ("SOFTMAX", (w.sum(2) - 1).abs().max() < 1e-3),
             ]
-            yield place_finding(1, "q", tokens[0], own_token, next((fault for fault, holds in named if holds), ""))
+            yield place_finding(1, "q", tokens[0], own_token, first(named))
         for name, found in zip("qkv", rows):
             if not torch.equal(found, own_row):
                 fault = "SOFTMAX" if found.all() and torch.equal(rows[2], own_row) else ""
                 yield place_finding(0, name, found, own_row, "SOME_BATCH" if found.any(0).sum() == 1 else fault)
         right = torch.eye(self.K).bool().repeat_interleave(self.H // self.K, 0)
         if not torch.equal(heads[0], own_head):
-            fault = "SOME_HEADS" if (heads[0] == heads[0][:1]).all() else "REGROUPED"
-            yield place_finding(2, "q", heads[0], own_head, "SOFTMAX" if torch.equal(heads[2], right) else fault)
+            named = [
+                ("SOFTMAX", heads[0].all() and torch.equal(heads[2], right)),
+                ("SOME_HEADS", (heads[0] == heads[0][:1]).all()),
+                ("REGROUPED", (heads[0].sum(0) == 1).all()),
+            ]
+            yield place_finding(2, "q", heads[0], own_head, first(named))
         tiled = torch.eye(self.K).bool().repeat(self.H // self.K, 1)
         for name, found, other in (("k", heads[1], heads[2]), ("v", heads[2], heads[1])):
             if not torch.equal(found, right):

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .calls import Caller, Raised, Unwritten, kind, pair_fault
 from .forms import Conventions
-from .verdict import Finding, in_common
+from .verdict import Finding, first, in_common
 
 ROWS, HEADS, SLOTS, CHANNELS = SIZES = (2, 3, 12, 4)  # the arguments of the constructor
 STEPS = (  # layer, start_pos, T
@@ -144,7 +144,7 @@ def moved_fault(found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
         ("ONE_TOKEN", bool(((found["token"] == 0) | (found["token"] == last)).all())),
         ("CACHE_AXES", torch.equal(found["step"], own["step"])),
     ]
-    return next((fault for fault, holds in rules if holds), "")
+    return first(rules)
 
 
 def is_one(x: Tensor) -> bool:
@@ -165,7 +165,7 @@ def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: di
         ("ONE_HEAD", len(own["head"].unique()) < HEADS),
         ("ONE_TOKEN", bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
     ]
-    return next((fault for fault, holds in rules if holds), "NOT_WRITTEN")
+    return first(rules) or "NOT_WRITTEN"
 
 
 def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:

@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .calls import pair_fault
+
 COMPLEX = "complex"
 # Each angle once, or twice: in halves (a0, a1 .. a0, a1 ..) or as neighbours (a0, a0, a1, a1 ..).
 SINGLE = "(cos, sin) of D/2 columns"
@@ -44,7 +46,7 @@ def form_of(raw: Any, shape: tuple[int, int]) -> str:
     """The form of a table of the shape (T, D/2); empty if it is in none of them."""
     if torch.is_tensor(raw):
         return COMPLEX if raw.is_complex() and raw.shape == shape else ""
-    if not isinstance(raw, tuple | list) or len(raw) != 2 or not all(map(is_real_table, raw)):
+    if pair_fault(raw) or any(part.is_complex() or part.ndim != 2 for part in raw):
         return ""
     for form in FORMS[1:] if raw[0].shape == raw[1].shape else ():
         table = read_table(form, raw)
@@ -52,10 +54,6 @@ def form_of(raw: Any, shape: tuple[int, int]) -> str:
         if table.shape == shape and all(map(torch.equal, again, (part.double() for part in raw))):
             return form
     return ""
-
-
-def is_real_table(x: Any) -> bool:
-    return torch.is_tensor(x) and not x.is_complex() and x.ndim == 2
 
 
 def widened(form: str, x: Tensor) -> Tensor:

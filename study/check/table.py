@@ -16,7 +16,7 @@ from torch import Tensor
 
 from .calls import Caller, Raised, kind
 from .forms import COMPLEX, Conventions, angles, close, form_of, read_table, unit
-from .verdict import Finding, numbers
+from .verdict import Finding, first, numbers
 
 BASE = (8, 7, 3.0)  # dim, end, theta
 OTHER_THETA, LONGER = (8, 7, 2.0), (8, 11, 3.0)
@@ -81,8 +81,7 @@ def shape_finding(raw: Any, dim: int, end: int) -> Finding:
         ("COLUMNS", any(len(shape) == 2 and shape[0] == end for shape in shapes)),
     ]
     expected = f"({end}, {dim // 2}), complex, or the tuple (cos, sin)"
-    fault = next((fault for fault, holds in named if holds), "")
-    return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, fault)
+    return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, first(named))
 
 
 def number_finding(table: Tensor) -> Finding | None:
@@ -169,9 +168,8 @@ def frequency_finding(step: dict[tuple[int, int, float], Tensor]) -> Finding:
         ("REVERSED", (yours.diff() < -1e-3).all() and (yours > -1e-3).all()),
         ("EXPONENT", True),
     ]
-    fault = next(fault for fault, holds in named if holds)
     sentence = "The exponents e of the frequencies theta^(-e) for dim 8"
-    return Finding(sentence, fractions(yours), fractions(exponents), fault)
+    return Finding(sentence, fractions(yours), fractions(exponents), first(named))
 
 
 def other_findings(table: dict[tuple[int, int, float], Tensor]) -> Iterator[Finding]:
