@@ -171,7 +171,8 @@ class Probes:
         nothing = self.output(self.inputs._replace(v=0 * self.inputs.v))
         if nothing.abs().max() < 1e-4:
             return None
-        fault = "NOT_VALUES" if close(nothing, self.output(self.inputs)) else "RESIDUAL"
+        once, twice = (self.output(self.inputs._replace(v=n * self.inputs.v)) - nothing for n in (1, 2))
+        fault = "RESIDUAL" if once.abs().max() > 1e-4 and close(twice, 2 * once) else "NOT_VALUES"
         sentence = "With values of 0 the output is 0; token 0, head 0"
         return Finding(sentence, numbers(nothing[0, 0, 0, :4]), "0, 0, 0, 0", fault)
 
