@@ -67,9 +67,9 @@ def attention(
     plain, plain_loss = attention_weights(network, texts)
     distances = weight_by_distance(rotated, plain)
     distances.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
-    words = [[readable(tokenizer.decode([token])) for token in row] for row in texts.tolist()]
+    labels = [readable(tokenizer.decode([token])) for token in texts[0, :MAX_LABELS].tolist()]
     tables = [by_head(rotated.mean(1), plain.mean(1), name), distances]
-    return Report(tables, lambda figure: draw(figure, rotated, plain, words))
+    return Report(tables, lambda figure: draw(figure, rotated, plain, labels))
 
 
 def readable(token: str) -> str:
@@ -129,11 +129,10 @@ MAX_HEADS = 8
 MAX_LABELS = 16
 
 
-def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) -> None:
+def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None:
     """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
     L = min(rotated.shape[0], MAX_LAYERS)
     H = min(rotated.shape[2], MAX_HEADS)
-    window, span = most_readable(words)
     width = max(5.5, 1.3 * H)
     figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
     left, right = figure.subfigures(1, 2, width_ratios=(width, 4.5))
@@ -141,22 +140,21 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
     for row, axes_of_heads in enumerate(grid):
         layer, is_plain = divmod(row, 2)
         for head, axes in enumerate(axes_of_heads):
-            picture = show_map(axes, (plain if is_plain else rotated)[layer, window, head])
+            picture = show_map(axes, (plain if is_plain else rotated)[layer, 0, head])
         axes_of_heads[0].set_ylabel(f"layer {layer}\nrotation{' off' if is_plain else ''}", fontsize=8)
     for head, axes in enumerate(grid[0]):
         axes.set_title(f"head {head}", fontsize=8)
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
-    left.suptitle(f"attention weights of window {window}", fontsize=10)
+    left.suptitle("attention weights of the first window", fontsize=10)
     left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
     upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])
-    show_map(upper, rotated[layer, window, head][span, span])
-    labels = words[window][span]
+    show_map(upper, rotated[layer, 0, head, : len(labels), : len(labels)])
     upper.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
     upper.set_yticks(range(len(labels)), labels, fontsize=8)
-    upper.set(xlabel=f"key, positions {span.start} to {span.stop - 1}", ylabel="query")
+    upper.set(xlabel=f"key, positions 0 to {len(labels) - 1}", ylabel="query")
     upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
     lower.plot(profile(rotated), color=BLUE, label="rotation")
     lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
@@ -165,18 +163,6 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, words: list[list[str]]) ->
     lower.set_title("all layers, heads and windows", fontsize=10)
     lower.legend()
     lower.grid(alpha=0.3)
-
-
-def most_readable(words: list[list[str]]) -> tuple[int, slice]:
-    """The window, and in it the run of up to MAX_LABELS consecutive tokens, with the most letters.
-
-    These tokens are most like words.
-    """
-    n = min(len(words[0]), MAX_LABELS)
-    letters = [[sum(map(str.isalpha, token)) for token in row] for row in words]
-    starts = [(window, start) for window, row in enumerate(words) for start in range(len(row) - n + 1)]
-    window, start = max(starts, key=lambda place: sum(letters[place[0]][place[1] : place[1] + n]))
-    return window, slice(start, start + n)
 
 
 def show_map(axes: Any, weights: Tensor) -> Any:

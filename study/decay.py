@@ -48,21 +48,7 @@ def decay(
         [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
         ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
     )
-    swings = Table(
-        "How q . k oscillates",
-        ("base", "first rise", "rises", "first below 0", "lowest", "bound rises"),
-        notes=[
-            "first rise: the first distance whose product exceeds the one before. rises: fraction of steps that go up.",
-            "bound rises: the same fraction for the bound.",
-        ],
-    )
-    for name, product, limit in zip(names, products, bounds):
-        rises, bound_rises = product.diff() > 0, limit.diff() > 0  # (length,) each
-        first_rise = int(rises.nonzero()[0]) + 1 if rises.any() else "-"
-        first_below = int((product < 0).nonzero()[0]) if (product < 0).any() else "-"
-        shares = [f"{each.float().mean():.0%}" for each in (rises, bound_rises)]
-        swings.rows.append((name, first_rise, shares[0], first_below, f"{product.min():+.3f}", shares[1]))
-    tables = [curves, swings, even_spacing(head_dim), random_pairs(head_dim)]
+    tables = [curves, even_spacing(head_dim), random_pairs(head_dim)]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 
 

@@ -1,7 +1,7 @@
 """The forms of RoPE in study/positions/rope_forms.py, measured: deviation, time, memory."""
 
 import time
-from typing import Annotated, Any
+from typing import Annotated
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from .positions.rope_forms import (
     plain_forms,
     prompt_length,
 )
-from .topic import BLUE, ORANGE, Report, Table
+from .topic import Report, Table
 
 HEAD_DIM, LENGTH, HEADS = 64, 512, 12
 REPEATS = 50  # timed calls, of which the median is shown
@@ -41,16 +41,14 @@ def forms(
     if chatglm:
         table.columns = (*table.columns, "angle of pair i")
         tables.append(id_table())
-    deviations, times = [], []
     with torch.no_grad():
         for form in measured:
-            deviations.append(float((form.rotate(x).double() - form.in_float64(x)).abs().max()))
-            times.append(milliseconds(form, x))
-            low, middle, high = times[-1]
+            deviation = float((form.rotate(x).double() - form.in_float64(x)).abs().max())
+            low, middle, high = milliseconds(form, x)
             kept = sum(t.nbytes for t in form.kept)
-            row = (form.name, f"{deviations[-1]:.1e}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept)
+            row = (form.name, f"{deviation:.1e}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept)
             table.rows.append((*row, channel_order(form), form.angle)[: len(table.columns)])
-    return Report(tables, lambda figure: draw(figure, table, deviations, times))
+    return Report(tables)
 
 
 def id_table() -> Table:
@@ -83,22 +81,3 @@ def channel_order(form: RopeForm) -> str:
     permutation = form.pairs.flatten().tolist()
     kind = "halves" if torch.equal(form.pairs, half_pairs(dim)) else "halves of each half"
     return f"{kind}: {', '.join(map(str, permutation[:4]))} .. {permutation[-1]}"
-
-
-def draw(figure: Any, table: Table, deviations: list[float], times: list[list[float]]) -> None:
-    """Bars for deviation and time, with thin lines between the quartiles of the times."""
-    figure.set_size_inches(9, 4.5)
-    names = [row[0] for row in table.rows]
-    lows, medians, highs = np.array(times).T
-    left, right = figure.subplots(1, 2, sharey=True)
-    left.barh(names, deviations, log=True, color=BLUE)
-    left.set(title="deviation", xlabel="largest difference from float64", ylabel="form", xlim=(1e-7, 200))
-    errors = (medians - lows, highs - medians)
-    right.barh(names, medians, xerr=errors, color=ORANGE, capsize=3, error_kw={"linewidth": 1})
-    right.set(title="time", xlabel="ms per call: median and quartiles")
-    for axes, column, ends in ((left, 1, deviations), (right, 2, highs)):
-        axes.margins(x=0.2)
-        for number, (row, end) in enumerate(zip(table.rows, ends)):
-            axes.annotate(row[column], (end, number), (4, 0), textcoords="offset points", va="center", fontsize=8)
-        axes.grid(axis="x", alpha=0.3)
-    left.invert_yaxis()

@@ -10,7 +10,7 @@ from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import BLUE, COLORS, ORANGE, HeadDim, Report, Table, Theta, short
+from .topic import COLORS, HeadDim, Report, Table, Theta, short
 
 VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
 
@@ -101,8 +101,7 @@ def relative(
         ("largest", "", *(f"{column.max():.4f}" for column in columns)),
         ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
     ]
-    tables = [table, identities(D, distance, theta)]
-    return Report(tables, lambda figure: draw_relative(figure, q, k, scores, embedding_scores, distance))
+    return Report([table, identities(D, distance, theta)])
 
 
 def identities(D: int, distance: int, theta: float) -> Table:
@@ -130,29 +129,3 @@ def rotation_matrix(freqs_cis: Tensor) -> Tensor:
     """The rotation matrix of one position, made by rotating the unit vectors: (D/2,) -> (D, D)."""
     unit = torch.eye(2 * len(freqs_cis))[:, None, None]  # (D, 1, 1, D): a batch of unit vectors
     return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)
-
-
-def draw_relative(figure: Any, q: Tensor, k: Tensor, scores: Tensor, embedding_scores: Tensor, distance: int) -> None:
-    """One pair of q and of k at five positions, with the angle between them; below, the score of the head."""
-    figure.set_size_inches(9, 6.2)
-    upper, lower = figure.subfigures(2, 1, height_ratios=(1, 1.25))
-    q_pairs, k_pairs = (torch.view_as_complex(t.unflatten(-1, (-1, 2)))[:5, :4] for t in (q, k))  # the fastest pairs
-    pair = int(torch.minimum(q_pairs[0].abs(), k_pairs[0].abs()).argmax())  # both of its arrows are visible
-    reach = 1.3 * float(max(q_pairs[0, pair].abs(), k_pairs[0, pair].abs()))
-    tips = zip(q_pairs[:, pair].tolist(), k_pairs[:, pair].tolist())
-    for n, (axes, (q_tip, k_tip)) in enumerate(zip(upper.subplots(1, 5), tips)):
-        plane(axes, reach)
-        arrow(axes, q_tip, BLUE, width=0.025)
-        arrow(axes, k_tip, ORANGE, width=0.025)
-        arc(axes, cmath.phase(k_tip), cmath.phase(k_tip) + cmath.phase(q_tip / k_tip), 0.3 * reach, "black")
-        product = (q_tip * k_tip.conjugate()).real
-        axes.set_title(f"n = {n}, m = {n + distance}\nq . k of the pair {product:+.3f}", fontsize=8)
-        axes.set(xticks=[], yticks=[])
-    upper.suptitle(f"pair {pair} of q (blue, at m) and of k (orange, at n), {distance} apart", fontsize=10)
-    axes = lower.subplots()
-    axes.plot(embedding_scores[:200], color=ORANGE, linestyle="--", label="the embedding is rotated")
-    axes.plot(scores[:200], color=BLUE, linewidth=2, label="q and k are rotated")
-    axes.set(xlabel=f"n, position of the key (the query is at n + {distance})", ylabel="score q . k")
-    axes.set_title(f"all pairs: the same two tokens, {distance} apart, moved along the text", fontsize=10)
-    axes.grid(alpha=0.3)
-    axes.legend()

@@ -1,6 +1,5 @@
 """One attention call, expression by expression as the library's source has them, with the values of one pair."""
 
-import cmath
 import math
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,9 +13,8 @@ from model.config import ModelArgs
 from model.ranges import Range
 from model.transformer import Transformer
 
-from .arrows import arc, arrow, plane
 from .positions import scheme_of
-from .topic import BLUE, ORANGE, Report, Table, open_model
+from .topic import Report, Table, open_model
 
 ROOT = Path(rope.__file__).parent  # the network
 LONGEST = 72  # characters of an expression in the table
@@ -37,26 +35,19 @@ def trace(
     check_below("position", position, p, T)
     check_below("head", head, head, args.n_heads)
     check_below("pair", pair, pair, args.head_dim // 2)
-    rows, pairs = attention_call(network, tokens, p, head, pair)
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
         f"values: row 0, position {p}, head {head}, pair {pair}",
         ("line", "expression", "shape", "dtype", "values"),
-        rows,
+        attention_call(network, tokens, p, head, pair),
         [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, keys_around(p, T)))}."],
     )
-    return Report([table], lambda figure: draw(figure, pairs, p, head, pair))
+    return Report([table])
 
 
 @torch.no_grad()
-def attention_call(
-    network: Transformer, tokens: Tensor, p: int, head: int, i: int
-) -> tuple[list[Any], list[tuple[complex, complex]]]:
-    """Go through the first layer's attention, and show pair ``i`` of one head at position ``p`` of row 0.
-
-    Returns the rows of the table, and the pair of q at ``p`` and of k at the position before it, as projected and
-    rotated.
-    """
+def attention_call(network: Transformer, tokens: Tensor, p: int, head: int, i: int) -> list[Any]:
+    """Go through the first layer's attention: the rows that show pair ``i`` of one head at position ``p`` of row 0."""
     layer: Any = network.layers[0]
     args = network.args
     B, T = tokens.shape
@@ -98,14 +89,12 @@ def attention_call(
         show("attention.py", "xq", "self.q_norm(xq)", 0, p, head, channels)
         show("attention.py", "xk", "self.k_norm(xk)", 0, p, kv_head, channels)
 
-    before_and_after = []  # the rotation: of q at p, then of k at the position before
-    for name, h, place in (("xq", head, p), ("xk", kv_head, max(p - 1, 0))):
+    for name, h in (("xq", head), ("xk", kv_head)):  # the rotation
         names["x"] = names[name]
         show("rope.py", "pairs", "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))", 0, p, h, i)
         show("rope.py", "row", "freqs_cis[None, :, None, :]", 0, p, 0, i)  # (1, T, 1, D/2)
         show("rope.py", "rotated", "pairs * reshape_for_broadcast(freqs_cis, pairs)", 0, p, h, i)
         show("rope.py", name, "torch.view_as_real(rotated).flatten(3).type_as(x)", 0, p, h, channels)
-        before_and_after.append([complex(names[each][0, place, h, i]) for each in ("pairs", "rotated")])
 
     names["t"] = names["xq"]
     show("attention.py", "q", "t.transpose(1, 2)", 0, head, p, channels)  # (B, H, T, D)
@@ -125,7 +114,7 @@ def attention_call(
     show("attention.py", "out", "weights @ v", 0, head, p, channels)  # (B, H, T, D)
     columns = slice(head * D + 2 * i, head * D + 2 * i + 2)
     show("attention.py", "out", "out.transpose(1, 2).flatten(2)", 0, p, columns)  # (B, T, H * D)
-    return rows, list(zip(*before_and_after))
+    return rows
 
 
 def line_of(file: str, expression: str) -> str:
@@ -161,23 +150,3 @@ def _trained(path: Path, prompt: str) -> tuple[Transformer, Tensor]:
 
 def _number(value: complex) -> str:
     return f"{value.real:+.4f}{value.imag:+.4f}j" if isinstance(value, complex) else f"{value:+.4f}"
-
-
-def draw(figure: Any, pairs: list[tuple[complex, complex]], p: int, head: int, pair: int) -> None:
-    """The pair of a query and of the key before it, before and after the rotation."""
-    figure.set_size_inches(9, 4.6)
-    (q, k), (new_q, new_k) = pairs
-    reach = 1.35 * max(abs(q), abs(k))
-    turns = [cmath.phase(new / old) if old else 0.0 for old, new in ((q, new_q), (k, new_k))]
-    after = f"rotated: q by {turns[0]:+.2f} rad, k by {turns[1]:+.2f} rad"
-    left, right = figure.subplots(1, 2)
-    for axes, tips, title in ((left, (q, k), "as projected"), (right, (new_q, new_k), after)):
-        plane(axes, reach)
-        for name, token, color, tip in zip("qk", (p, max(p - 1, 0)), (BLUE, ORANGE), tips):
-            arrow(axes, tip, color)
-            axes.text(1.18 * tip.real, 1.18 * tip.imag, f"{name} at {token}", color=color, ha="center", va="center")
-        axes.set(xlabel=f"channel {2 * pair}", ylabel=f"channel {2 * pair + 1}", title=title)
-    for old, turn, color, radius in ((q, turns[0], BLUE, 0.3), (k, turns[1], ORANGE, 0.2)):
-        arrow(right, old, color, alpha=0.3)
-        arc(right, cmath.phase(old), cmath.phase(old) + turn, radius * reach, color)
-    figure.suptitle(f"head {head}, pair {pair}", fontsize=11)

@@ -6,7 +6,7 @@ judge.py         the verdict on one function
 calls.py         calls of the reader's functions, their exceptions, and the order of their arguments
 table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
                  measure one function each, stage by stage: a stage that is wrong ends what depends on it
-forms.py         the forms of a rotation table
+forms.py         the forms of a rotation table, and what the measurements share
 verdict.py       a measurement that differs from the expected one, and the text of a verdict
 faults.toml      the mistakes that have a name: the name, why it is wrong, and the step of docs/rope.md about it
 

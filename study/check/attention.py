@@ -9,17 +9,18 @@ from itertools import product
 from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from model.attention import attention
 
 from .calls import Caller, Raised, kind
-from .forms import FORMS, Conventions, Form, close, unit
+from .forms import FORMS, Conventions, close, missing_axis, reached, unit, write_table
 from .rotation import LAYOUTS, rotated
-from .verdict import Finding, numbers
+from .verdict import Finding, first, numbers
 
-# B, T, H, K, D with K T <= D, so that a value can be one-hot in its head and token. The second sizes are for functions
+# B, T, H, K, D with T <= D, so that a value can be one-hot in its token. The second sizes are for functions
 # that raise for the first because they mistake heads for tokens.
 SIZES = ((2, 3, 4, 2, 8), (2, 3, 3, 3, 10))
 LARGE = (2, 5, 4, 2, 8)
@@ -32,40 +33,21 @@ MASKS: list[tuple[str, Callable[[Tensor], Tensor]]] = [  # keys with weight, non
     ("MASK_AFTER", lambda mask: mask),
     ("MASK_AFTER", lambda mask: mask & mask.all(1, keepdim=True)),  # the others are NaN
 ]
-# Products that the scores may be, of q and k in heads, (B, H, T, D), and what is wrong with them.
+# What the scores may be a multiple of, for q and k in heads, (B, H, T, D), and what is wrong with it.
 PRODUCTS: dict[str, tuple[Callable[[Tensor, Tensor], Tensor], str]] = {
     "q k^T": (lambda q, k: q @ k.mT, ""),
-    "k q^T": (lambda q, k: k @ q.mT, "SCORES_TRANSPOSED"),
-    "q q^T": (lambda q, k: q @ q.mT, "SCORES_OF_ONE"),
-    "k k^T": (lambda q, k: k @ k.mT, "SCORES_OF_ONE"),
-    "the cosine of q and k": (lambda q, k: unit_length(q) @ unit_length(k).mT, "COSINES"),
+    "the cosine of q and k": (lambda q, k: F.normalize(q, dim=-1) @ F.normalize(k, dim=-1).mT, "COSINES"),
     "softmax(q k^T / sqrt(D))": (lambda q, k: (q @ k.mT / q.shape[-1] ** 0.5).softmax(-1), "SOFTMAX_TWICE"),
 }
-# By which angles q or k may be rotated.
-TURNS: dict[str, Callable[[Tensor], Tensor]] = {
-    "once": lambda angle: angle,
-    "not at all": lambda angle: 0 * angle,
-    "twice": lambda angle: 2 * angle,
-    "backwards": lambda angle: -angle,
-    "by the rows in reverse order": lambda angle: angle.flip(0),
+# By which angles q or k may be rotated, and what is wrong with it.
+TURNS: dict[str, tuple[Callable[[Tensor], Tensor], str]] = {
+    "once": (lambda angle: angle, ""),
+    "not at all": (lambda angle: 0 * angle, "UNROTATED"),
+    "twice": (lambda angle: 2 * angle, "TWICE"),
+    "backwards": (lambda angle: -angle, "SIGN"),
+    "by the rows in reverse order": (lambda angle: angle.flip(0), "ROW_ORDER"),
 }
-TURN_FAULTS = {  # q and k
-    ("not at all", "not at all"): "UNROTATED",
-    ("once", "not at all"): "ONLY_Q_ROTATED",
-    ("not at all", "once"): "ONLY_K_ROTATED",
-    ("once", "backwards"): "OPPOSITE",
-    ("backwards", "once"): "OPPOSITE",
-    ("twice", "twice"): "TWICE",
-    ("twice", "once"): "TWICE, in q only",
-    ("once", "twice"): "TWICE, in k only",
-    ("by the rows in reverse order", "once"): "ROW_ORDER, in q only",
-    ("once", "by the rows in reverse order"): "ROW_ORDER, in k only",
-}
-MERGED = (  # axes of the output
-    ("rows of the batch", "SOME_BATCH"),
-    ("tokens", "SOME_TOKENS"),
-    ("heads", "ONE_HEAD_RETURNED"),
-)
+AXES = ("rows", "tokens", "heads")
 
 
 class FusedCalls(TorchFunctionMode):
@@ -112,8 +94,8 @@ class Inputs(NamedTuple):
         mask = torch.rand(T, T, generator=generator) < 0.6
         return cls(q, k, v, angle, mask | torch.eye(T, dtype=torch.bool).flip(0))  # each token sees a key
 
-    def arguments(self, form: Form) -> tuple[Any, ...]:
-        return self.q, self.k, self.v, form.write(unit(self.angle)), self.mask
+    def arguments(self, form: str) -> tuple[Any, ...]:
+        return self.q, self.k, self.v, write_table(form, unit(self.angle)), self.mask
 
     def products(self, what: str = "q k^T") -> Tensor:
         """(B, H, T, T), for heads of queries that share a key/value head with their neighbours."""
@@ -122,7 +104,7 @@ class Inputs(NamedTuple):
 
 
 class Probes:
-    def __init__(self, call: Caller, conventions: Conventions, sizes: tuple[int, ...], form: Form) -> None:
+    def __init__(self, call: Caller, conventions: Conventions, sizes: tuple[int, ...], form: str) -> None:
         self.call, self.conventions, self.sizes, self.form = call, conventions, sizes, form
         self.B, self.T, self.H, self.K, self.D = sizes
         self.random = Inputs.random(sizes)
@@ -135,28 +117,24 @@ class Probes:
         return self.call(*inputs.arguments(self.form)).double().reshape(inputs.q.shape)
 
     def weights(self, inputs: Inputs) -> Tensor:
-        """The weight of each token of each key/value head in the output: (B, T, H, K, T)."""
-        one_hot = torch.eye(self.K * self.T, self.D).reshape(self.K, self.T, self.D).transpose(0, 1)
-        out = self.output(inputs._replace(v=one_hot.repeat(len(inputs.q), 1, 1, 1)))
-        return out[..., : self.K * self.T].unflatten(-1, (self.K, self.T))
-
-    def weights_in_heads(self, inputs: Inputs) -> Tensor:
-        """The weights, summed over key/value heads: (B, H, T, T)."""
-        return self.weights(inputs).sum(3).transpose(1, 2)
+        """The weight of each token in the output: (B, H, T, T)."""
+        one_hot = torch.eye(self.T, self.D)[None, :, None].repeat(self.B, 1, self.K, 1)
+        return self.output(inputs._replace(v=one_hot))[..., : self.T].transpose(1, 2)
 
     def findings(self) -> Iterator[Finding]:
-        found = self._result() or self._values() or self._merged() or self._places() or self._axis() or self._rows()
+        found = self._result() or self._values() or next(self._places(), None)
         if found:
             yield found
+        other_heads = found is not None and found.fault.startswith(("TILED", "GROUPS"))
+        if found and not other_heads:
             return
-        heads = list(self._heads())
-        what, factor = self._fit(self.weights_in_heads(self.inputs))
-        scores = [] if heads else list(self._scores(what, factor))
-        yield from (*heads, *scores)
+        what, factor = self._fit(self.weights(self.inputs))
+        scores = [] if other_heads else list(self._scores(what, factor))
+        yield from scores
         if all(finding.fault in ("SCALE", "UNSCALED") for finding in scores):  # it is a softmax over the keys
             yield from self._mask()
             yield from self._turned_values()
-            yield from [] if heads else self._rotation(factor)
+            yield from [] if other_heads else self._rotation(factor)
 
     def whole(self) -> Iterator[Finding]:
         """The whole formula, of other sizes; used if no stage was wrong."""
@@ -193,84 +171,57 @@ class Probes:
         nothing = self.output(self.inputs._replace(v=0 * self.inputs.v))
         if nothing.abs().max() < 1e-4:
             return None
-        fault = "NOT_VALUES" if close(nothing, self.output(self.inputs)) else "RESIDUAL"
+        once, twice = (self.output(self.inputs._replace(v=n * self.inputs.v)) - nothing for n in (1, 2))
+        fault = "RESIDUAL" if once.abs().max() > 1e-4 and close(twice, 2 * once) else "NOT_VALUES"
         sentence = "With values of 0 the output is 0; token 0, head 0"
         return Finding(sentence, numbers(nothing[0, 0, 0, :4]), "0, 0, 0, 0", fault)
 
-    def _merged(self) -> Finding | None:
-        """Whether the output differs along each axis."""
-        out = self.output(self.inputs)
-        for axis, (what, fault) in enumerate(MERGED):
-            if close(out, out.narrow(axis, 0, 1).expand_as(out)):
-                return Finding(f"The number of different {what} in the output", "1", str(out.shape[axis]), fault)
-        return None
+    def _places(self) -> Iterator[Finding]:
+        """Which tokens, rows of the batch and heads of q, k and v each output is computed from; the first counts."""
+        sources = [self._sources(name) for name in ("q", "k", "v")]
+        rows, tokens, heads = ([along(axis, source) for source in sources] for axis in range(3))
+        own_row, own_token, own_head = (torch.eye(size).bool() for size in (self.B, self.T, self.H))
+        every_token = torch.ones_like(own_token)  # keys may be of any token, because the mask is measured later
+        own_keys = sources[1].any(3)  # (B, T, H, T, K)
+        if self.K > 1 and own_keys.any(-1).sum(-1).max() == 1 and own_keys.any(-2).all():
+            yield place_finding(1, "k", tokens[1], every_token, "OVER_HEADS")
+        if not tokens[1].any():
+            yield place_finding(1, "k", tokens[1], every_token, "SCORES_OF_ONE" if tokens[0].any() else "")
+        if not tokens[0].any():
+            yield place_finding(1, "q", tokens[0], own_token, "SCORES_OF_ONE")
+        if (tokens[0] & ~own_token).any():
+            w = self.weights(self.inputs)
+            is_moved = (sources[0].flatten(3).sum(-1) == 1).all() and not torch.equal(heads[0], own_head)
+            named = [
+                ("SOME_TOKENS", tokens[0].any(0).sum() == 1),
+                ("VIEWED", is_moved),
+                # The weights of q k^T transposed are a softmax along the axis of the queries.
+                ("SCORES_TRANSPOSED", torch.equal(tokens[1], own_token) or self._fit(w.mT)[0] == "q k^T"),
+                ("SOFTMAX", (w.sum(2) - 1).abs().max() < 1e-3),
+            ]
+            yield place_finding(1, "q", tokens[0], own_token, first(named))
+        for name, found in zip("qkv", rows):
+            if not torch.equal(found, own_row):
+                fault = "SOFTMAX" if found.all() and torch.equal(rows[2], own_row) else ""
+                yield place_finding(0, name, found, own_row, "SOME_BATCH" if found.any(0).sum() == 1 else fault)
+        right = torch.eye(self.K).bool().repeat_interleave(self.H // self.K, 0)
+        if not torch.equal(heads[0], own_head):
+            named = [
+                ("SOFTMAX", heads[0].all() and torch.equal(heads[2], right)),
+                ("SOME_HEADS", (heads[0] == heads[0][:1]).all()),
+                ("REGROUPED", (heads[0].sum(0) == 1).all()),
+            ]
+            yield place_finding(2, "q", heads[0], own_head, first(named))
+        tiled = torch.eye(self.K).bool().repeat(self.H // self.K, 1)
+        for name, found, other in (("k", heads[1], heads[2]), ("v", heads[2], heads[1])):
+            if not torch.equal(found, right):
+                fault = "TILED" if torch.equal(found, tiled) else "GROUPS"
+                fault += f", in {name} only" if torch.equal(other, right) else ""
+                yield place_finding(2, name, found, right, fault)
 
-    def _places(self) -> Finding | None:
-        """Of which values and which query each output is computed."""
-        reached = (self.weights(self.inputs).abs() > 1e-6).any(0)  # (T, H, K, T)
-        if self.K > 1 and reached.any(2).sum(-1).max() == 1 and reached.any(3).all():
-            sentence, yours = "The output of head 0 is computed from the values of", "all heads of the same token"
-            return Finding(sentence, yours, "all tokens of head 0", "OVER_HEADS")
-        places = torch.arange(self.T * self.H)
-        q = torch.zeros(len(places) + 1, self.T, self.H, self.D)  # a row of the batch for each query, and one without
-        q[places, places // self.H, places % self.H] = 3 * self.inputs.q[0].flatten(0, 1)
-        w = self.weights(self.inputs._replace(q=q, k=self.inputs.k[:1].repeat(len(q), 1, 1, 1)))
-        moved = ((w[:-1] - w[-1]).abs().amax((3, 4)) > 1e-4).flatten(1)  # (T H, T H)
-        found = moved.int().argmax(1)
-        if torch.equal(found, places) or not (moved.sum(1) == 1).all():
-            return None  # several outputs of a query show an axis of the softmax, which the next stage names
-        is_in_token = torch.equal(found // self.H, places // self.H)
-        one = int((found != places).int().argmax())
-        yours, own = (f"token {place // self.H}, head {place % self.H}" for place in (int(found[one]), one))
-        fault = "REGROUPED" if is_in_token else "VIEWED"
-        return Finding(f"The output of the query of {own} is at", yours, own, fault)
-
-    def _axis(self) -> Finding | None:
-        """Along which axis the softmax runs, if there is one."""
-        w = self.weights_in_heads(self.inputs)  # (B, H, T, T)
-        for axis, name in ((-1, ""), (-2, "the queries"), (1, "the heads"), (0, "the batch")):
-            if (w.sum(axis) - 1).abs().max() < 1e-3 and (w > -1e-6).all():
-                sentence = f"The sums over all keys of the weights of head 0, which sum to 1 over {name}"
-                # The weights of q k^T transposed are those of k q^T along the axis of the queries.
-                fault = "SCORES_TRANSPOSED" if axis == -2 and self._fit(w.mT)[0] == "q k^T" else "SOFTMAX"
-                wrong = Finding(sentence, numbers(w[0, 0].sum(-1)), ", ".join("1" * self.T), fault)
-                return wrong if name else None
-        return None
-
-    def _rows(self) -> Finding | None:
-        """Of which row of the batch each output is computed."""
-        out = self.output(self.inputs)
-        for name in ("q", "k", "v"):
-            sources = torch.zeros(self.B, self.B, dtype=torch.bool)  # of each output, the rows that it depends on
-            for row in range(self.B):
-                changed = getattr(self.inputs, name).clone()
-                changed[row] = changed[row].flip(-1)
-                difference = self.output(self.inputs._replace(**{name: changed})) - out
-                sources[:, row] = difference.abs().amax((1, 2, 3)) > 1e-4
-            if sources.triu(1).any() or sources.tril(-1).any():
-                fault = "SOME_BATCH" if sources.any(0).sum() == 1 else ""
-                sentence = f"Rows 0 and 1 of the output are computed from {name} of the rows"
-                return Finding(sentence, table_text(sources), "0, 1", fault)
-        return None
-
-    def _heads(self) -> Iterator[Finding]:
-        """Which key/value heads the query heads use, (H, K)."""
-        weights = self.weights(self.inputs)  # (B, T, H, K, T)
-        q, k = (x[:1].repeat(self.K, 1, 1, 1) for x in (self.inputs.q, self.inputs.k))
-        for head in range(self.K):  # a row of the batch for each key head of which the tokens are reversed
-            k[head, :, head] = k[head, :, head].flip(0)
-        changed = (self.weights(self.inputs._replace(q=q, k=k)) - weights[:1]).sum(3)  # (K, T, H, T)
-        keys = (changed.abs().amax((1, 3)) > 1e-4).T
-        values = (weights.abs() > 1e-6).any(4).any(0).any(0)
-        right = torch.eye(self.K, dtype=torch.bool).repeat_interleave(self.H // self.K, 0)
-        tiled = torch.eye(self.K, dtype=torch.bool).repeat(self.H // self.K, 1)
-        for name, heads, other in (("keys", keys, values), ("values", values, keys)):
-            if torch.equal(heads, right) or not heads.any():
-                continue
-            fault = "TILED" if torch.equal(heads, tiled) else "GROUPS"
-            fault += f", in {name[0]} only" if torch.equal(other, right) else ""
-            sentence = f"The heads of the {name} that query heads 0 .. {self.H - 1} use"
-            yield Finding(sentence, table_text(heads), table_text(right), fault)
+    def _sources(self, name: str) -> Tensor:
+        """Whether each output depends on each vector of q, k or v: bool (B, T, H, B, T, H or K)."""
+        return reached(lambda x: self.output(self.inputs._replace(**{name: x})), getattr(self.inputs, name))
 
     def _fit(self, w: Tensor) -> tuple[str, float]:
         """The product of which the weights are the softmax, but for their sums, and its factor."""
@@ -284,7 +235,7 @@ class Probes:
         return "", 0.0
 
     def _scores(self, what: str, factor: float) -> Iterator[Finding]:
-        w, expected = self.weights_in_heads(self.inputs), self.D**-0.5
+        w, expected = self.weights(self.inputs), self.D**-0.5
         is_normalised = close(w.sum(-1), torch.ones_like(w[..., 0]), 1e-3)
         if (w < -1e-6).any() or not what:
             scores = self.inputs.products() * expected
@@ -306,7 +257,7 @@ class Probes:
     def _mask(self) -> Iterator[Finding]:
         """The weights under a mask if all scores are equal."""
         q, k = torch.ones_like(self.inputs.q), torch.full_like(self.inputs.k, 0.7 / self.D**0.5)
-        w = self.weights_in_heads(self.inputs._replace(q=q, k=k, mask=MASK))
+        w = self.weights(self.inputs._replace(q=q, k=k, mask=MASK))
         right = (MASK / MASK.sum(1, keepdim=True)).expand_as(w)
         shown = (w > SEEN).any(0).any(0)  # (T, T)
         if close(w, right) and torch.equal(shown, MASK):
@@ -338,16 +289,19 @@ class Probes:
     def _rotation(self, factor: float) -> Iterator[Finding]:
         """How many times q and k are rotated, and by the angles of which rows; nothing if no such rotation fits."""
         inputs = self.inputs._replace(angle=self.random.angle)
-        w = self.weights_in_heads(inputs)
+        w = self.weights(inputs)
         for in_q, in_k, layout in product(TURNS, TURNS, dict.fromkeys((self.conventions.layout, *LAYOUTS))):
-            q = rotated(inputs.q, TURNS[in_q](inputs.angle), layout)
-            k = rotated(inputs.k, TURNS[in_k](inputs.angle), layout)
+            (turn_q, fault_q), (turn_k, fault_k) = TURNS[in_q], TURNS[in_k]
+            q = rotated(inputs.q, turn_q(inputs.angle), layout)
+            k = rotated(inputs.k, turn_k(inputs.angle), layout)
             if close((factor * inputs._replace(q=q, k=k).products()).softmax(-1), w):
                 break
         else:
             return
-        if in_q != "once" or in_k != "once":
-            fault = TURN_FAULTS.get((in_q, in_k), "")
+        if fault_q or fault_k:
+            fault = fault_q or fault_k
+            if fault_q != fault_k:
+                fault += f", in {'q' if fault_q else 'k'} only"
             if in_q == in_k == "not at all" and self.sizes == SIZES[1]:  # angles of heads cancel in their scores
                 fault = "HEADS"
             sentence = "The scores depend on the angles of the table as if it rotated"
@@ -366,19 +320,23 @@ def shape_fault(raw: Any, right: tuple[int, ...]) -> str:
         return "WEIGHTS"
     if shape in ((B, H, T, D), (B, H, T * D)):
         return "NOT_BACK"
-    for axis, (_, fault) in enumerate(MERGED):
-        if shape in ((*right[:axis], *right[axis + 1 :]), (*right[:axis], 1, *right[axis + 1 :])):
-            return fault
-    return "NOT_RETURNED" if raw is None else ""
+    return "NOT_RETURNED" if shape is None else missing_axis(shape, right)
+
+
+def along(axis: int, sources: Tensor) -> Tensor:
+    """Which places of one axis depend on which, (size, size), of bool (B, T, H, B, T, H or K)."""
+    return sources.amax([other for other in range(6) if other % 3 != axis])
+
+
+def place_finding(axis: int, name: str, found: Tensor, right: Tensor, fault: str) -> Finding:
+    what = AXES[axis]
+    sentence = f"{what.capitalize()} 0 .. {len(found) - 1} of the output are computed from the {what} of {name}"
+    return Finding(sentence, table_text(found), table_text(right), fault)
 
 
 def table_text(table: Tensor) -> str:
     """``0, 1 and 2``: the columns that each row of a table of truth values has."""
     return ", ".join(" and ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in table)
-
-
-def unit_length(x: Tensor) -> Tensor:
-    return x / x.norm(dim=-1, keepdim=True)
 
 
 def centered(x: Tensor, shown: Tensor) -> Tensor:

@@ -7,18 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from model.config import ModelArgs
-
-from .calls import Caller, Raised, Unwritten, kind, parameters, required, roles_of
+from .calls import Caller, Raised, Unwritten, kind, pair_fault
 from .forms import Conventions
-from .verdict import Finding, in_common
+from .verdict import Finding, first, in_common
 
-SIZES = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=3, head_dim=4, vocab_size=7, max_seq_len=12)
-ROWS = 2
+ROWS, HEADS, SLOTS, CHANNELS = SIZES = (2, 3, 12, 4)  # the arguments of the constructor
 STEPS = (  # layer, start_pos, T
     (0, 0, 1),  # the smallest calls
     (0, 1, 1),
-    (0, 0, 7),  # a text in both layers
+    (0, 0, 7),  # a text in the caches of two layers
     (1, 0, 7),
     (0, 7, 2),
     (1, 7, 2),
@@ -31,101 +28,60 @@ LAYERS, STARTS, LENGTHS = torch.tensor(STEPS).T
 CALL = "Layer {}, start_pos {}, T {}"
 TOO_LONG = ((12, 1), (9, 5), (0, 13))  # start_pos and T that need more than the 12 slots
 DELIBERATE = (ValueError, AssertionError, IndexError)
-VALUES = ("n_layers", "batch_size", "n_kv_heads", "max_seq_len", "head_dim", "args")
 NAMES = ("keys", "values")
 
 # Step, keys or values, row of the batch, head, token and channel. Codes are odd and exact in float32; the sum of two is
 # none of them, and neither is a code that was rounded to another dtype.
-PLACES = (len(STEPS), 2, ROWS, SIZES.n_kv_heads, SIZES.max_seq_len + 1, SIZES.head_dim)
+PLACES = (len(STEPS), 2, ROWS, HEADS, SLOTS + 1, CHANNELS)
 LOWEST = 2**22
 CODES = (LOWEST + 1 + 2 * torch.arange(math.prod(PLACES))).float().reshape(PLACES)
-SHAPES: list[tuple[str, Callable[..., bool]]] = [  # of the result, and the right one: (B, K, S, D)
-    ("ALL_LAYERS", lambda shape, right: shape == (SIZES.n_layers, *right)),
-    ("ONE_TEXT", lambda shape, right: shape in ((1, *right[1:]), right[1:])),
-    ("ONE_HEAD", lambda shape, right: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
-    ("CACHE_AXES", lambda shape, right: math.prod(shape) == math.prod(right)),
-]
-SLOTS: list[tuple[str, Callable[..., bool]]] = [  # returned by update, if the other sizes are right
-    ("STALE", lambda slots, start, T: slots in (start + T + 1, SIZES.max_seq_len)),
-    ("ONLY_NEW", lambda slots, start, T: slots == T),
-    ("OLD_ONLY", lambda slots, start, T: slots == start),
-    ("ONE_TOKEN", lambda slots, start, T: slots in (1, start + 1)),
-    ("SLOT_SHIFTED", lambda slots, start, T: slots == start + T - 1),
-    ("WRONG_T", lambda slots, start, T: slots - start in (ROWS, SIZES.n_kv_heads, SIZES.head_dim)),
-    ("APPENDED", lambda slots, start, T: slots >= start + T),
+# Of results of another shape than the right one, (B, K, S, D)
+RESULTS: list[tuple[str, Callable[..., bool]]] = [
+    ("ONE_TEXT", lambda shape, right, *step: shape in ((1, *right[1:]), right[1:])),
+    ("ONE_HEAD", lambda shape, right, *step: shape in ((right[0], 1, *right[2:]), (right[0], *right[2:]))),
+    ("CACHE_AXES", lambda shape, right, *step: math.prod(shape) == math.prod(right)),
+    ("", lambda shape, right, *step: len(shape) != 4 or shape[:2] + shape[3:] != right[:2] + right[3:]),
+    # Only the number of slots is wrong.
+    ("STALE", lambda shape, right, start, T: shape[2] in (start + T + 1, SLOTS)),
+    ("ONLY_NEW", lambda shape, right, start, T: shape[2] == T),
+    ("OLD_ONLY", lambda shape, right, start, T: shape[2] == start),
+    ("ONE_TOKEN", lambda shape, right, start, T: shape[2] in (1, start + 1)),
+    ("SLOT_SHIFTED", lambda shape, right, start, T: shape[2] == start + T - 1),
+    ("WRONG_T", lambda shape, right, start, T: shape[2] - start in (ROWS, HEADS, CHANNELS)),
+    ("APPENDED", lambda shape, right, start, T: shape[2] >= start + T),
 ]
 FIELDS = ("layer", "kind", "row", "head", "slot", "channel")  # where a number belongs
 
 
-class Caches:
-    """The reader's cache of all layers, or one for each layer, with ``update(layer, start_pos, xk, xv)``."""
-
-    def __init__(self, make: Caller) -> None:
-        """Raises Raised if the class cannot be constructed."""
-        first = make()
-        names: tuple[str, ...] = ("layer", "start_pos", "xk", "xv")
-        update = getattr(first, "update", None)
-        if not callable(update) and hasattr(first, "layers"):
-            updates = [layer.update for layer in first.layers]  # as the library's KVCache
-        elif not callable(update):
-            raise Raised("KVCache has no method update(start_pos, xk, xv)", AttributeError("update"))
-        elif required(update) >= 4 or "layer" in roles_of(update, names):
-            updates = [update]
-        else:
-            updates = [update, make().update]
-        names = names if len(updates) == 1 else names[1:]
-        self.calls = [make.of(each, names) for each in updates]
-
-    def update(self, layer: int, *given: Any) -> Any:
-        if len(self.calls) == 1:
-            return self.calls[0](layer, *given)
-        return self.calls[layer](*given)
-
-
-def construct(written: Callable[..., Any]) -> Any:
-    """A cache of these sizes, whose constructor has the parameters of the exercise, or those of the library's."""
-    values: dict[str, Any] = {name: getattr(SIZES, name, ROWS) for name in VALUES} | {"args": SIZES}
-    found, roles = parameters(written), roles_of(written, VALUES)
-    if all(role or each.default is not each.empty for role, each in zip(roles, found)):
-        return written(**{each.name: values[role] for role, each in zip(roles, found) if role})
-    places = {1: ("args",), 2: ("args", "batch_size"), 4: VALUES[1:5], 5: VALUES[:5]}
-    return written(*(values[name] for name in places.get(required(written), ())))
+def new_cache(make: Caller) -> Caller:
+    """The method ``update`` of a new cache."""
+    return make.of(make(*SIZES).update, ("start_pos", "xk", "xv"))
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    for names in (("args", "batch_size"), VALUES[1:5]):
-        yield from call.of(call.function, names).order_finding()
-    make = call.of(lambda: construct(call.function), ())
-    caches = Caches(make)
-    yield from caches.calls[0].order_finding()
-    slots = torch.zeros(SIZES.n_layers, *PLACES[1:4], SIZES.max_seq_len, SIZES.head_dim)
+    caches = [new_cache(call) for _ in range(2)]
+    yield from caches[0].order_finding()
+    slots = torch.zeros(len(caches), *PLACES[1:4], SLOTS, CHANNELS)
     values: list[Any] = []
     right: list[Tensor] = []  # (2, B, K, S, D)
     for (layer, start, T), codes in zip(STEPS, CODES):
         new = codes[:, :, :, :T]
         slots[layer, :, :, :, start : start + T] = new
         right.append(slots[layer, :, :, :, : start + T].clone())
-        try:
-            values.append(caches.update(layer, start, *new))
-        except Raised as raised:
-            values.append(raised)
+        values.append(caches[layer].attempt(start, *new))
     found = number_finding(values, right) or result_finding(values, right)
     errors = [value for value in values if isinstance(value, Raised)]
     if found and not (errors and found.fault in ("", "NOT_WRITTEN")):
         yield found
     elif errors and errors[0] is values[-1]:
         _, start, T = STEPS[-1]
-        sentence = f"start_pos {start} and T {T} need {start + T} of {SIZES.max_seq_len} slots; update raises"
+        sentence = f"start_pos {start} and T {T} need {start + T} of {SLOTS} slots; update raises"
         yield Finding(sentence, type(errors[0].error).__name__, "nothing", "LAST_SLOT")
     elif errors:
         raise errors[0]
     else:
-        yield from detached_finding(Caches(make))
-        yield from end_finding(make)
-
-
-def is_pair(value: Any) -> bool:
-    return isinstance(value, tuple | list) and len(value) == 2 and all(map(torch.is_tensor, value))
+        yield from detached_finding(new_cache(call))
+        yield from end_finding(call)
 
 
 def number_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
@@ -134,7 +90,7 @@ def number_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
     for step, (value, expected) in enumerate(zip(values, right)):
         if isinstance(value, Raised):
             continue
-        if not is_pair(value) or any(x.shape != expected[0].shape or x.dtype != torch.float32 for x in value):
+        if pair_fault(value) or any(x.shape != expected[0].shape or x.dtype != torch.float32 for x in value):
             break
         returned = torch.stack(list(value)).detach()
         wrong = returned != expected
@@ -188,7 +144,7 @@ def moved_fault(found: dict[str, Tensor], own: dict[str, Tensor]) -> str:
         ("ONE_TOKEN", bool(((found["token"] == 0) | (found["token"] == last)).all())),
         ("CACHE_AXES", torch.equal(found["step"], own["step"])),
     ]
-    return next((fault for fault, holds in rules if holds), "")
+    return first(rules)
 
 
 def is_one(x: Tensor) -> bool:
@@ -206,35 +162,31 @@ def stale_fault(number: Tensor, steps: Tensor, found: dict[str, Tensor], own: di
         ("NOT_WRITTEN, in keys only", not own["kind"].any()),
         ("NOT_WRITTEN, in values only", bool(own["kind"].all())),
         ("ONE_TEXT", len(own["row"].unique()) < ROWS),
-        ("ONE_HEAD", len(own["head"].unique()) < SIZES.n_kv_heads),
+        ("ONE_HEAD", len(own["head"].unique()) < HEADS),
         ("ONE_TOKEN", bool(new.any() and (LENGTHS[steps[new]] > 1).all())),
     ]
-    return next((fault for fault, holds in rules if holds), "NOT_WRITTEN")
+    return first(rules) or "NOT_WRITTEN"
 
 
 def result_finding(values: list[Any], right: list[Tensor]) -> Finding | None:
     """The first result that is not two float32 tensors of the right shape."""
-    shapes, slots = [], []  # of all pairs: cases for SHAPES and SLOTS
+    cases = []  # for RESULTS
     for (_, start, T), value, (expected, _) in zip(STEPS, values, right):
-        if is_pair(value):
-            shape = tuple(next((x for x in value if x.shape != expected.shape), value[0]).shape)
-            is_right = len(shape) == 4 and (*shape[:2], shape[3]) == (*expected.shape[:2], expected.shape[3])
-            shapes.append((shape, tuple(expected.shape)))
-            slots.append((shape[2] if is_right else -1, start, T))
+        if not pair_fault(value):
+            shape = next((x for x in value if x.shape != expected.shape), value[0]).shape
+            cases.append((tuple(shape), tuple(expected.shape), start, T))
     for step, value, (expected, _) in zip(STEPS, values, right):
-        if not is_pair(value) and not isinstance(value, Raised):
-            fault = "NOT_RETURNED" if value is None else "NOT_TWO"
-            fault = "ONE_RETURNED" if torch.is_tensor(value) else fault
-        elif is_pair(value) and any(x.shape != expected.shape for x in value):
-            fault = in_common(SHAPES, shapes) or in_common(SLOTS, slots)
-        elif is_pair(value) and any(x.dtype != torch.float32 for x in value):
+        if isinstance(value, Raised):
+            continue
+        fault = pair_fault(value)
+        if fault or any(x.shape != expected.shape for x in value):
+            wanted = f"two tensors of {tuple(expected.shape)}"
+            fault = fault or in_common(RESULTS, cases)
+            return Finding(f"{CALL.format(*step)}; update returns", kind(value), wanted, fault)
+        if any(x.dtype != torch.float32 for x in value):
             yours = ", ".join(str(x.dtype)[6:] for x in value)
             sentence = "The dtypes of the keys and values, for xk and xv in float32"
             return Finding(sentence, yours, "float32, float32", "CACHE_DTYPE")
-        else:
-            continue
-        wanted = f"two tensors of {tuple(expected.shape)}"
-        return Finding(f"{CALL.format(*step)}; update returns", kind(value), wanted, fault)
     return None
 
 
@@ -242,11 +194,11 @@ def end_finding(make: Caller) -> Iterator[Finding]:
     """Whether more tokens than fit raise ValueError."""
     errors: list[BaseException | None] = []
     for start, T in TOO_LONG:
-        full = Caches(make)
+        update = new_cache(make)
         if start:
-            full.update(0, 0, *filled(start))
+            update(0, *filled(start))
         try:
-            full.update(0, start, *filled(T))
+            update(start, *filled(T))
             errors.append(None)
         except (Raised, Unwritten) as raised:
             errors.append(raised.__cause__)
@@ -261,26 +213,20 @@ def end_finding(make: Caller) -> Iterator[Finding]:
 
 def filled(T: int) -> tuple[Tensor, Tensor]:
     """Keys of 1 and values of 2."""
-    shape = (ROWS, SIZES.n_kv_heads, T, SIZES.head_dim)
+    shape = (ROWS, HEADS, T, CHANNELS)
     return torch.full(shape, 1.0), torch.full(shape, 2.0)
 
 
-def detached_finding(caches: Caches) -> Iterator[Finding]:
+def detached_finding(update: Caller) -> Iterator[Finding]:
     """Whether later results depend on keys and values of an earlier step: on their graph, or on their memory."""
-    yours = ""
-    try:
-        new = [x.requires_grad_() for x in filled(3)]  # which a Caller does not copy
-        caches.update(0, 0, *new)
-        with torch.no_grad():
-            for x in new:
-                x.zero_()
-        later = caches.update(0, 3, *filled(2))
-        if any(x.requires_grad for x in later):
-            yours = "yes"
-    except Raised as raised:
-        yours = f"{type(raised.error).__name__} raised"
-    if yours:
-        yield Finding("Stored keys and values keep their graph", yours, "no", "ATTACHED")
+    new = [x.requires_grad_() for x in filled(3)]  # which a Caller does not copy
+    update(0, *new)
+    with torch.no_grad():
+        for x in new:
+            x.zero_()
+    later = update(3, *filled(2))
+    if any(x.requires_grad for x in later):
+        yield Finding("Stored keys and values keep their graph", "yes", "no", "ATTACHED")
     elif any(not torch.equal(x[:, :, :3], right) for x, right in zip(later, filled(3))):
         sentence = "The cache changes if the caller overwrites xk and xv"
         yield Finding(sentence, "yes", "no", "KEPT")

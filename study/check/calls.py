@@ -11,28 +11,6 @@ from torch import Tensor
 
 from .verdict import Finding
 
-# The names that readers give to an argument. An argument of another name is passed by its place.
-NAMES = {
-    "dim": ("dim", "head_dim", "d", "width"),
-    "end": ("end", "max_seq_len", "max_len", "seq_len", "length", "n_positions", "positions"),
-    "theta": ("theta", "base", "rope_theta"),
-    "freqs_cis": ("freqs_cis", "freqs", "table", "cis", "rotations"),
-    "x": ("x",),
-    "xq": ("xq", "q", "query", "queries"),
-    "xk": ("xk", "k", "key", "keys", "new_k", "new_keys"),
-    "xv": ("xv", "v", "value", "values", "new_v", "new_values"),
-    "start_pos": ("start_pos", "start", "pos", "offset", "past", "position"),
-    "T": ("T", "t", "seq_len", "length", "n_tokens", "n_new", "tokens"),
-    "layer": ("layer", "layer_id", "layer_idx", "layer_index"),
-    "mask": ("mask", "causal_mask", "attn_mask", "visible"),
-    "args": ("args", "config", "params", "cfg"),
-    "n_layers": ("n_layers", "layers", "num_layers"),
-    "batch_size": ("batch_size", "batch", "b", "max_batch_size"),
-    "n_kv_heads": ("n_kv_heads", "kv_heads", "num_kv_heads", "n_heads", "heads"),
-    "max_seq_len": ("max_seq_len", "max_len", "seq_len", "capacity", "length", "slots"),
-    "head_dim": ("head_dim", "dim", "d", "width"),
-}
-
 
 class Raised(Exception):
     """The reader's code raised an exception; the message describes it in one line."""
@@ -51,8 +29,9 @@ class Caller:
 
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
-        found = roles_of(function, names)[: len(names)]  # if they do not say, the order is that of ``names``
-        self.order = [names.index(role) for role in (found if sorted(found) == sorted(names) else names)]
+        roles = [role_of(each.name, names) for each in parameters(function)][: len(names)]
+        # If the parameters' names do not say their order, it is that of ``names``.
+        self.order = [names.index(role) for role in (roles if sorted(roles) == sorted(names) else names)]
         self.overwritten: list[str] = []  # arguments that a call has changed
 
     def __call__(self, *given: Any) -> Any:
@@ -107,14 +86,13 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def required(function: Callable[..., Any]) -> int:
-    """The number of positional arguments without a default."""
-    return sum(each.default is each.empty for each in parameters(function))
-
-
-def roles_of(function: Callable[..., Any], roles: Iterable[str]) -> list[str]:
-    """The role of each positional parameter according to its name, empty if it has none of these roles."""
-    return [next((role for role in roles if each.name in NAMES[role]), "") for each in parameters(function)]
+def role_of(name: str, roles: Iterable[str]) -> str:
+    """The role of a parameter according to its name, ``start`` and ``q`` for start_pos and xq; empty if it has none."""
+    name = name.lower()
+    fits = [
+        role for role in roles if name.startswith(role.lower()) or role.lower().startswith(name) or role.endswith(name)
+    ]
+    return fits[0] if fits else ""
 
 
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
@@ -146,6 +124,15 @@ def kind(value: Any) -> str:
     if isinstance(value, tuple | list) and value:
         return " and ".join(map(kind, value)) if len(value) < 4 else f"{type(value).__name__} of {len(value)}"
     return str(value) if isinstance(value, int | float) else type(value).__name__
+
+
+def pair_fault(value: Any) -> str:
+    """The fault of a result that is not two tensors; empty if it is."""
+    if isinstance(value, tuple | list) and len(value) == 2 and all(map(torch.is_tensor, value)):
+        return ""
+    if value is None:
+        return "NOT_RETURNED"
+    return "ONE_RETURNED" if torch.is_tensor(value) else "NOT_TWO"
 
 
 def tensors_of(value: Any) -> list[Tensor]:

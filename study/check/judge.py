@@ -1,13 +1,14 @@
 """Judge one function of the reader's files."""
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from torch import Tensor
 
 from . import attention, cache, mask, reshape, rotation, table
 from .calls import Caller, Raised, Unwritten
-from .forms import FORMS, Conventions, angles, unit
+from .forms import COMPLEX, Conventions, angles, read_table, unit, write_table
 from .reader import Reader
 from .verdict import HALF_SPLIT, RIGHT, UNWRITTEN, Verdict
 
@@ -16,18 +17,13 @@ MEASURES = {
     "reshape_for_broadcast": (reshape.measure, ("freqs_cis", "x")),
     "apply_rotary_emb": (rotation.measure, ("xq", "xk", "freqs_cis")),
     "causal_mask": (mask.measure, ("start_pos", "T")),
-    "KVCache": (cache.measure, ()),
+    "KVCache": (cache.measure, ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")),
     "attention": (attention.measure, ("xq", "xk", "xv", "freqs_cis", "mask")),
 }
 
 
-def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
-    """The verdict on one function; what it shows is added to the conventions.
-
-    Functions of the reader that are not right are replaced by ours, so that each mistake is reported once.
-    """
-    written, path = reader.functions()[function]
-    reader.replace(counterparts(conventions), {function, *conventions.right})
+def judge(function: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
+    """The verdict on one function of this file; what it shows is added to the conventions."""
     measure, names = MEASURES[function]
     call, verdict = Caller(written, names, path), Verdict(function, RIGHT)
     try:
@@ -53,21 +49,20 @@ def judge(function: str, reader: Reader, conventions: Conventions) -> Verdict:
     return verdict
 
 
+def reader_for(function: str, conventions: Conventions) -> Reader:
+    """A reader of files in which ours replace the other functions that are not right, to report each mistake once."""
+    return Reader(counterparts(conventions), {function, *conventions.right})
+
+
 def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
     """Right functions in the reader's form and layout, which the reader's attention may call."""
-    form = conventions.table or FORMS[0]
+    form = conventions.table or COMPLEX
 
     def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
-        return form.write(unit(angles(dim, end, theta)))
+        return write_table(form, unit(angles(dim, end, theta)))
 
-    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, ...]:
-        """Rotate by the table, which is one argument or two, passed by position or by name."""
-        parts = (*table, *named.values())
-        angle = form.read(parts[0] if len(parts) == 1 else parts).angle()
-        if not xq.shape[1] == xk.shape[1] == len(angle):
-            shapes = f"xq {tuple(xq.shape)}, xk {tuple(xk.shape)} and a table of {len(angle)} rows"
-            needed = "(B, T, H, D), (B, T, K, D) and a table of T rows"
-            raise ValueError(f"apply_rotary_emb is called with {shapes}: it needs {needed}")
+    def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Any) -> tuple[Tensor, ...]:
+        angle = read_table(form, freqs_cis).angle()
         return tuple(rotation.rotated(x, angle, conventions.layout).type_as(x) for x in (xq, xk))
 
     return {

@@ -21,9 +21,8 @@ SHAPES: list[tuple[str, Callable[..., bool]]] = [
 # Of q, the position of each token, (T, 1), and k, that of each key, (1, S): whether the token sees the key.
 CELLS: list[tuple[str, Callable[[Tensor, Tensor, int], Tensor]]] = [
     ("INVERTED_MASK", lambda q, k, start: k > q),
-    ("NOTHING_SEEN", lambda q, k, start: k < 0 * q),
+    ("WINDOW", lambda q, k, start: k < 0 * q),
     ("NO_MASK", lambda q, k, start: k >= 0 * q),
-    ("ITSELF", lambda q, k, start: k == q),
     ("CACHED_HIDDEN", lambda q, k, start: (k <= q) & (k >= start)),
     ("TRANSPOSED_MASK", lambda q, k, start: k >= q),
     ("TRANSPOSED_MASK", lambda q, k, start: k >= q - start),

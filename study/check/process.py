@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from .forms import Conventions
-from .judge import counterparts, judge
+from .judge import counterparts, judge, reader_for
 from .reader import Reader
 from .verdict import LOADED, Verdict
 
-SPARE_BYTES = 4 << 30  # address space for the reader's code, in addition to that of Python and torch
+MEMORY = 6 << 30  # bytes that a process may allocate, Python and torch included
 LINES_SHOWN = 5  # of what a function prints
 LINE_CHARACTERS = 200
 TAIL_BYTES = 1 << 16
@@ -32,19 +32,18 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
     good: list[Path] = []  # the files that end in time
     defined: list[str] = []
     for path in files:
-        answer, problem, printed = run(survey, ([*good, path],), seconds)
-        if answer is None:
-            problem = f"{path}: {problem}"
-        else:
+        verdict, functions = run(survey, ([*good, path],), str(path), seconds)
+        if functions is not None:
             good.append(path)
-            problem, defined = answer
-        if problem or printed:
-            verdicts.append(Verdict(str(path), "unloaded" if problem else LOADED, problem, printed=printed))
+            defined = functions
+        else:
+            verdict.outcome, verdict.problem = "unloaded", f"{path}: {verdict.problem}"
+        if verdict.problem or verdict.printed:
+            verdicts.append(verdict)
     conventions = Conventions()
     for function in defined:
-        answer, problem, printed = run(judge_one, (good, function, conventions), seconds)
-        verdict, conventions = answer or (Verdict(function, "stopped", problem), conventions)
-        verdict.printed = printed
+        verdict, found = run(judge_one, (good, function, conventions), function, seconds)
+        conventions = found or conventions
         verdicts.append(verdict)
     return verdicts
 
@@ -52,29 +51,31 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
 # What a process does. Each returns what can be pickled.
 
 
-def survey(files: list[Path]) -> tuple[str, list[str]]:
-    """The problem of the last file, and the functions that all files define."""
-    reader = load(files[:-1])
+def survey(files: list[Path]) -> tuple[Verdict, list[str]]:
+    """The verdict on the last file, and the functions that all files define."""
+    reader = Reader(counterparts(Conventions()))
+    load(reader, files[:-1])
     reader.load(files[-1])
-    return reader.problems.get(files[-1], ""), list(reader.functions())
+    problem = reader.problems.get(files[-1], "")
+    return Verdict(str(files[-1]), "unloaded" if problem else LOADED, problem), list(reader.functions())
 
 
 def judge_one(files: list[Path], function: str, conventions: Conventions) -> tuple[Verdict, Conventions]:
-    return judge(function, load(files), conventions), conventions
+    reader = reader_for(function, conventions)
+    load(reader, files)
+    return judge(function, *reader.functions()[function], conventions), conventions
 
 
-def load(files: list[Path]) -> Reader:
+def load(reader: Reader, files: list[Path]) -> None:
     """The files, without what they print."""
-    reader = Reader(counterparts(Conventions()))
     for path in files:
         reader.load(path)
     sys.stdout.flush()
     os.ftruncate(1, 0)
-    return reader
 
 
-def run(task: Callable[..., Any], given: tuple[Any, ...], seconds: float) -> tuple[Any, str, list[str]]:
-    """Run ``task(*given)`` in a process: its result, None if it has none, then the problem, and the lines printed."""
+def run(task: Callable[..., Any], given: tuple[Any, ...], name: str, seconds: float) -> tuple[Verdict, Any]:
+    """The result of ``task(*given)`` in a process, or the verdict that ``name`` is stopped, and None."""
     context: Any = multiprocessing.get_context(METHOD)
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "output"
@@ -83,21 +84,21 @@ def run(task: Callable[..., Any], given: tuple[Any, ...], seconds: float) -> tup
         process = context.Process(target=child, args=(sender, output, task, given), daemon=True)
         process.start()
         sender.close()  # so that the end of the process ends the pipe
-        result, problem = None, ""
+        verdict, found = Verdict(name, "stopped"), None
         try:
             receiver.recv()  # the process has started, and has imported torch
             if receiver.poll(seconds):
-                result = receiver.recv()
+                verdict, found = receiver.recv()
             else:
-                problem = (
-                    f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N gives more)"
-                )
+                limit = f"it did not end within {seconds:g} seconds; is there an endless loop?"
+                verdict.problem = f"{limit} (--seconds N gives more)"
         except EOFError:
             process.join()
-            problem = f"it ended the process with status {process.exitcode} (os._exit, or out of memory?)"
+            verdict.problem = f"it ended the process with status {process.exitcode} (os._exit, or out of memory?)"
         process.kill()
         process.join()
-        return result, problem, last_lines(output)
+        verdict.printed = last_lines(output)
+        return verdict, found
 
 
 def child(sender: Connection, output: Path, task: Callable[..., Any], given: tuple[Any, ...]) -> None:
@@ -119,14 +120,10 @@ def child(sender: Connection, output: Path, task: Callable[..., Any], given: tup
 
 def limit_memory() -> None:
     """Limit the memory, so that a function that allocates without end fails alone."""
-    statistics = Path("/proc/self/statm")
-    if statistics.exists() and not torch.cuda.is_available():  # CUDA reserves far more address space than it uses
-        import resource  # only Unix has it
+    with suppress(ImportError, ValueError):  # Windows has no limits; there may be a lower one already
+        import resource
 
-        used = int(statistics.read_text(encoding="utf-8").split()[0]) * resource.getpagesize()
-        hard = resource.getrlimit(resource.RLIMIT_AS)[1]
-        with suppress(ValueError):  # there is a lower limit already
-            resource.setrlimit(resource.RLIMIT_AS, (used + SPARE_BYTES, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def last_lines(output: Path) -> list[str]:

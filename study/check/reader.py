@@ -1,5 +1,7 @@
 """The reader's files as modules that find each other, and that no other module can import by mistake."""
 
+import __future__
+
 import ast
 import builtins
 import types
@@ -19,11 +21,11 @@ class Reader:
     An ``import`` in these files finds a file of their directory first.
     """
 
-    def __init__(self, standins: dict[str, Callable[..., Any]]) -> None:
-        """``standins`` are right functions that a file may import from another one that does not define them."""
+    def __init__(self, standins: dict[str, Callable[..., Any]], kept: Collection[str] = FUNCTIONS) -> None:
+        """``standins`` are right functions, for those that a file lacks and those of its own that are not ``kept``."""
         self.modules: dict[Path, types.ModuleType] = {}
         self.problems: dict[Path, str] = {}  # the first problem of each file that has one
-        self.standins = standins
+        self.standins, self.kept = standins, kept
 
     def load(self, path: Path) -> types.ModuleType:
         """Run the file once. A statement that raises is skipped, so that the functions below it can still be judged."""
@@ -34,18 +36,18 @@ class Reader:
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         try:
             statements = ast.parse(path.read_bytes(), str(path)).body
-        except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        except Exception as error:
             statements, self.problems[path] = [], describe(error, path)
-        futures = [each for each in statements if isinstance(each, ast.ImportFrom) and each.module == "__future__"]
+        flags = __future__.annotations.compiler_flag  # annotations are not evaluated
         for statement in statements:
-            try:  # each statement is compiled with the imports from __future__, which change its meaning
-                code = compile(ast.Module([*futures, statement], []), str(path), "exec", dont_inherit=True)
-                exec(code, vars(module))
+            try:
+                exec(compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True), vars(module))
             except BaseException as error:  # SystemExit too
                 self.problems.setdefault(path, describe(error, path))
         torch.set_default_device(None)  # our tensors are on the CPU
         for name, function in self.standins.items():
-            vars(module).setdefault(name, function)
+            if name not in self.kept or name not in vars(module):
+                vars(module)[name] = function
         return module
 
     def _importer(self, directory: Path) -> Callable[..., Any]:
@@ -68,11 +70,3 @@ class Reader:
                 if callable(value) and not is_ours and (name not in found or home == path.stem):
                     found[name] = value, path
         return found
-
-    def replace(self, standins: dict[str, Callable[..., Any]], kept: Collection[str]) -> None:
-        """Replace the reader's functions, except ``kept``, under every name that refers to them."""
-        spaces = [vars(module) for module in self.modules.values()]
-        names = [(name, space) for name in standins.keys() - set(kept) for space in spaces if callable(space.get(name))]
-        ours = {id(space[name]): standins[name] for name, space in names}
-        for space in spaces:
-            space.update({name: ours[id(value)] for name, value in space.items() if id(value) in ours})

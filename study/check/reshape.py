@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from .calls import Caller, Raised, kind
-from .forms import COMPLEX, FORMS, LAST, Conventions, close
+from .forms import FORMS, Conventions, close, row_fault, write_table
 from .verdict import Finding
 
 EQUAL = (3, 3, 3, 3)  # B, T, H, D/2: equal, so that a table along another axis raises no error
@@ -26,11 +26,10 @@ def arguments(conventions: Conventions, sizes: tuple[int, ...]) -> list[tuple[An
     batch, tokens, heads, pairs = sizes
     rows, columns = torch.meshgrid(torch.arange(1.0, tokens + 1), torch.arange(1.0, pairs + 1), indexing="ij")
     cells = 10 * rows + columns  # a number says its row and column
-    known = conventions.table and conventions.table.container != LAST
     tables: list[Any] = []
-    for form in [conventions.table] if conventions.table and known else FORMS[:-1]:
-        table = form.write(torch.complex(cells, cells + 50).to(torch.complex128))
-        tables += [table] if form.container == COMPLEX else [table[0], tuple(table)]
+    for form in [conventions.table] if conventions.table else FORMS:
+        table = write_table(form, torch.complex(cells, cells + 50).to(torch.complex128))
+        tables += [table[0], table] if isinstance(table, tuple) else [table]
     firsts = [table[0] if isinstance(table, tuple) else table for table in tables]
     xs = [torch.full((batch, tokens, heads, part.shape[-1]), 0.7, dtype=part.dtype) for part in firsts]
     return list(zip(tables, xs))
@@ -77,21 +76,15 @@ def reshape_finding(value: Any, table: Any, x: Tensor) -> Finding | None:
 def number_fault(spread: Tensor, rows: Tensor, x: Tensor) -> str:
     """The fault of a table that meets the numbers of x as ``spread``, (B, T, H, D/2), and has these rows, (T, D/2)."""
     right = rows[None, :, None]
-    named = [
-        (x, "X_RETURNED"),
-        (x * right, "X_RETURNED"),
-        (right.conj(), "SIGN"),
-        (right.real, "REAL"),
-        (rows, "HEADS"),
-        (rows[:, None, None], "BATCH"),
-        (right.flip(1), "ROW_ORDER"),
-        (right.roll(1, 1), "ROW_SHIFTED"),
-        (right.roll(-1, 1), "ROW_SHIFTED"),
-        *((row, "ONE_ROW") for row in rows),
-    ]
-    is_known = torch.isin(spread.real.round(), rows.real).all()
-    other = "BROADCAST_AXES" if is_known else ""
-    return next((fault for numbers, fault in named if close(spread, numbers.expand(x.shape) + 0j)), other)
+    for numbers, fault in ((x, "X_RETURNED"), (x * right, "X_RETURNED"), (right.conj(), "SIGN"), (right.real, "REAL")):
+        if close(spread, numbers.expand(x.shape) + 0j):
+            return fault
+    if not torch.isin(spread.real.round(), rows.real).all():
+        return ""
+    batch, token, head, pair = torch.meshgrid(*map(torch.arange, x.shape), indexing="ij")
+    row, column = spread.real.round().long() // 10 - 1, spread.real.round().long() % 10 - 1
+    fault = row_fault(row, batch, token, head) if torch.equal(column, pair) else ""
+    return fault or "BROADCAST_AXES"
 
 
 def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
@@ -101,8 +94,6 @@ def requirements(call: Caller, table: Any, x: Tensor) -> Iterator[Finding]:
         yield found
         return
     parts = table if isinstance(table, tuple) else (table,)
-    if parts[0].ndim > 2:
-        return  # it is already reshaped
     changes = (lambda x: x[:1], lambda x: torch.cat((x, x)), lambda x: x[:, :1], lambda x: x.T.contiguous())
     for change in changes:
         changed = tuple(map(change, parts))

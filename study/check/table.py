@@ -4,111 +4,97 @@ The base of the probes is small, so that no angle between two rows exceeds half 
 can be read from the table. Each probe changes one argument.
 """
 
+import cmath
 import math
 from collections.abc import Callable, Iterator
 from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from .calls import Caller, Raised, kind
-from .forms import Conventions, angles, close, read_table, unit
-from .verdict import Finding, numbers
+from .forms import COMPLEX, Conventions, angles, close, form_of, read_table, unit
+from .verdict import Finding, first, numbers
 
 BASE = (8, 7, 3.0)  # dim, end, theta
-OTHER_THETA, LONGER, NARROWER = (8, 7, 2.0), (8, 11, 3.0), (6, 7, 3.0)
+OTHER_THETA, LONGER = (8, 7, 2.0), (8, 11, 3.0)
 RIGHT = angles(*BASE)
 FAR = (16, 2051, 10000.0)  # positions for which 16 bits are not enough
 OTHERS = ((10, 3, 10000.0), (6, 7, 500.0), (8, 13, 10000.0), FAR)
 TOLERANCE = 5e-3
 
-# What each part of the table may hold, as a function of the right angles (end, dim/2).
-PARTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "0": torch.zeros_like,
-    "cos a": torch.cos,
-    "sin a": torch.sin,
-    "a": lambda angle: angle,
-    "exp a": torch.exp,
-    "a cos 1": lambda angle: angle * math.cos(1),
-    "a sin 1": lambda angle: angle * math.sin(1),
-    "theta^(-2i/dim)": lambda angle: angle[1:2].expand_as(angle),
-}
-FAULTS_OF_PARTS: dict[tuple[str, ...], str] = {
-    ("cos a", "0"): "REAL",
-    ("sin a", "0"): "ONLY_SINES",
-    ("0", "sin a"): "ONLY_SINES",
-    ("cos a", "cos a"): "TWO_OF_A_KIND",
-    ("sin a", "sin a"): "TWO_OF_A_KIND",
-    ("a", "a"): "ANGLES",
-    ("a", "0"): "ANGLES",
-    ("0", "a"): "ANGLES",
-    ("exp a", "0"): "NO_J",
-    ("theta^(-2i/dim)", "0"): "FREQUENCIES",
-    ("a cos 1", "a sin 1"): "POLAR",
-}
+# What the table may hold instead of cos a + j sin a, as a function of the right angles.
+NUMBERS: list[tuple[str, str, Callable[[Tensor], Tensor]]] = [
+    ("cos a", "REAL", torch.cos),
+    ("sin a", "ONLY_SINES", torch.sin),
+    ("j sin a", "ONLY_SINES", lambda a: 1j * a.sin()),
+    ("cos a + j cos a", "TWO_OF_A_KIND", lambda a: (1 + 1j) * a.cos()),
+    ("sin a + j sin a", "TWO_OF_A_KIND", lambda a: (1 + 1j) * a.sin()),
+    ("a", "ANGLES", lambda a: a),
+    ("j a", "ANGLES", lambda a: 1j * a),
+    ("a + j a", "ANGLES", lambda a: (1 + 1j) * a),
+    ("exp a", "NO_J", torch.exp),
+    ("a cos 1 + j a sin 1", "POLAR", lambda a: cmath.exp(1j) * a),
+]
 FACTORS = {
     -1.0: "SIGN",
     180 / math.pi: "DEGREES",
     math.pi / 180: "DEGREES",
-    **dict.fromkeys((2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi)), "CIRCLES"),
+    **dict.fromkeys((2 * math.pi, math.pi, 1 / math.pi, 1 / (2 * math.pi)), "FACTOR"),
 }
 
 
 def measure(call: Caller, conventions: Conventions) -> Iterator[Finding]:
-    swapped = False
     table: dict[tuple[int, int, float], Tensor] = {}  # the angles for each probe, (end, dim/2)
-    for given in (BASE, OTHER_THETA, LONGER, NARROWER, *OTHERS):
-        raw = call(*given)
-        read = read_table(raw, *given[:2])
-        if read is None:
-            yield shape_finding(raw, *given[:2])
+    for given in (BASE, OTHER_THETA, LONGER, *OTHERS):
+        (dim, end, _), raw = given, call(*given)
+        form = form_of(raw, (end, dim // 2))
+        if not form and (not torch.is_tensor(raw) or raw.shape != (end, dim // 2)):
+            yield shape_finding(raw, dim, end)
             return
+        cells = read_table(form or COMPLEX, raw)  # one real number in each place is a complex one without sine
         if given == BASE:
-            if read.fault:
-                yield Finding("The form of the table for dim 8 and end 7", kind(raw), "(7, 4), complex", read.fault)
-            conventions.table = read.form
-            wrong = number_finding(read.table)
+            conventions.table = form
+            wrong = number_finding(cells)
             if wrong:
                 yield wrong
-                swapped = wrong.fault == "SWAPPED"
-                if wrong.fault not in ("LENGTH", "SWAPPED"):
+                if wrong.fault != "LENGTH":
                     return
-        angle = read.table.angle()
-        table[given] = unwrapped(math.pi / 2 - angle if swapped else angle)
+        table[given] = unwrapped(cells.angle())
     yield from list(angle_findings(table)) or other_findings(table)
-    yield from default_finding(call)
+    yield from default_finding(call, form)
 
 
 def shape_finding(raw: Any, dim: int, end: int) -> Finding:
-    shapes = [tuple(part.shape) for part in (raw if isinstance(raw, tuple | list) else [raw]) if torch.is_tensor(part)]
+    parts = raw if isinstance(raw, tuple | list) else [raw]
+    shapes = [tuple(part.shape) for part in parts if torch.is_tensor(part)]
     named = [
         ("NOT_RETURNED", raw is None),
+        ("NUMPY", not shapes and isinstance(raw, tuple | list | np.ndarray)),
         ("FREQUENCIES", (dim // 2,) in shapes),
+        ("TRANSPOSED_TABLE", (dim // 2, end) in shapes),
+        ("STACKED", torch.is_tensor(raw) and not raw.is_complex() and raw.numel() == end * dim),
         ("CHANNELS", (end, dim) in shapes),
-        ("ROWS", any(shape[-1:] == (dim // 2,) for shape in shapes)),
+        ("ROWS", any(len(shape) == 2 and shape[1] == dim // 2 for shape in shapes)),
         ("COLUMNS", any(len(shape) == 2 and shape[0] == end for shape in shapes)),
     ]
     expected = f"({end}, {dim // 2}), complex, or the tuple (cos, sin)"
-    fault = next((fault for fault, holds in named if holds), "")
-    return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, fault)
+    return Finding(f"The table for dim {dim} and end {end}; its shape", kind(raw), expected, first(named))
 
 
 def number_finding(table: Tensor) -> Finding | None:
     """Whether the numbers are the cosine and the sine of one angle, so that each has the length 1."""
-    length = table.abs()
-    names = tuple(
-        next((name for name, formula in PARTS.items() if close(part, formula(RIGHT), 1e-2)), "")
-        for part in (table.real, table.imag)
-    )
-    if names in FAULTS_OF_PARTS:
-        sentence = "The numbers of the table at the angle a hold"
-        return Finding(sentence, " and ".join(names), "cos a and sin a", FAULTS_OF_PARTS[names])
+    for yours, fault, formula in NUMBERS:
+        if close(table, formula(RIGHT), 1e-2):
+            return Finding("The numbers of the table at the angle a are", yours, "cos a + j sin a", fault)
     if close(table[0], torch.full_like(table[0], 1j)):
         return Finding("Row 0 of the table, position 0", "0 + 1j", "1 + 0j", "SWAPPED")
+    length = table.abs()
     if close(length, torch.ones_like(length), 2 * TOLERANCE):
         return None
-    if names[1] == "0":
+    if not table.imag.any():
         sentence = "The table has one real number for each position and pair; row 1"
         return Finding(sentence, numbers(table.real[1]), "a cosine and a sine", "REAL")
     turns = unwrapped(table.angle())[1:].diff(dim=0)
@@ -161,13 +147,11 @@ def position_fault(found: Tensor, start: int | None, is_even: bool) -> str:
 
 def frequency_finding(step: dict[tuple[int, int, float], Tensor]) -> Finding:
     """A factor of all angles, or the exponents of theta, from the radians per position for each probe, (dim/2,)."""
-    found, other, longer, narrower = (step[given] for given in (BASE, OTHER_THETA, LONGER, NARROWER))
+    found, other, longer = (step[given] for given in (BASE, OTHER_THETA, LONGER))
     exponents = torch.arange(4) / 4
     factor, long_factor = float(found[0]), float(longer[0])
     if close(found, factor * 3**-exponents) and close(other, factor * 2**-exponents):
-        fault = "FACTOR"
-        if abs(factor - long_factor) > 5e-3 * abs(factor):  # linspace ends at a whole number, 1 or end
-            fault = "LINSPACE" if abs(factor * 6 - round(factor * 6)) < 1e-2 else "POSITIONS"
+        fault = "FACTOR" if abs(factor - long_factor) < 5e-3 * abs(factor) else "POSITIONS"
         sentence = "All angles are the expected ones times a factor; for end 7 and 11 it is"
         return Finding(sentence, f"{factor:.4g} and {long_factor:.4g}", "1 and 1", fault)
     yours, others = (-x.abs().log() / math.log(theta) for x, theta in ((found, 3), (other, 2)))
@@ -178,20 +162,14 @@ def frequency_finding(step: dict[tuple[int, int, float], Tensor]) -> Finding:
             sentence = "The table does not depend on theta; for theta 3 and 2 it has the angles of theta"
             return Finding(sentence, f"{float(base.mean()):.4g}", "3 and 2", "UNUSED")
         return Finding("The frequencies for dim 8 and theta 3", numbers(found), numbers(RIGHT[1]), "NOT_A_POWER")
-    # linspace ends at the same exponent for every dim, or at (dim - 1)/dim.
-    last, narrow_last = yours[-1], -narrower[-1].abs().log() / math.log(3)
-    ends = abs(last - narrow_last) < 1e-2 or abs(last - 7 / 8) + abs(narrow_last - 5 / 6) < 1e-3
-    is_even = yours[0].abs() < 1e-2 < last and (yours.diff().diff().abs() < 1e-2).all()
     named = [
         ("END_FOR_DIM", not close(found, longer, 1e-3)),
         ("INVERTED", close(yours, -exponents, 1e-2)),
         ("REVERSED", (yours.diff() < -1e-3).all() and (yours > -1e-3).all()),
-        ("LINSPACE", is_even and ends),
         ("EXPONENT", True),
     ]
-    fault = next(fault for fault, holds in named if holds)
     sentence = "The exponents e of the frequencies theta^(-e) for dim 8"
-    return Finding(sentence, fractions(yours), fractions(exponents), fault)
+    return Finding(sentence, fractions(yours), fractions(exponents), first(named))
 
 
 def other_findings(table: dict[tuple[int, int, float], Tensor]) -> Iterator[Finding]:
@@ -209,15 +187,17 @@ def other_findings(table: dict[tuple[int, int, float], Tensor]) -> Iterator[Find
             return
 
 
-def default_finding(call: Caller) -> Iterator[Finding]:
-    sentence = "Without theta, the angle of pair 1 of dim 8 at position 1 is 10000^(-2/8)"
-    given, default = (call.attempt(8, 7, *theta) for theta in ((10000.0,), ()))
-    if isinstance(default, Raised):
-        yield Finding(sentence, str(default), "0.1", "DEFAULT_THETA")
-        return
-    read = read_table(given, 8, 7), read_table(default, 8, 7)
-    if read[0] and read[1] and not close(read[0].table, read[1].table):
-        yield Finding(sentence, f"{float(read[1].table[1, 1].angle()):.4g}", "0.1", "DEFAULT_THETA")
+def default_finding(call: Caller, form: str) -> Iterator[Finding]:
+    given, default = call(8, 7, 10000.0), call.attempt(8, 7)
+    yours = str(default)  # of an exception
+    if not isinstance(default, Raised):
+        (right, angle) = (float(read_table(form, raw)[1, 1].angle()) for raw in (given, default))
+        if abs(right - angle) < 1e-3:
+            return
+        yours = f"{angle:.4g}"
+    yield Finding(
+        "Without theta, the angle of pair 1 of dim 8 at position 1 is 10000^(-2/8)", yours, "0.1", "DEFAULT_THETA"
+    )
 
 
 def fractions(x: Tensor) -> str:

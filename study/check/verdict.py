@@ -92,9 +92,14 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
+def first(named: Iterable[tuple[str, Any]]) -> str:
+    """The first fault that holds; empty if there is none."""
+    return next((fault for fault, holds in named if holds), "")
+
+
 def in_common(rules: Iterable[tuple[str, Callable[..., bool]]], cases: Sequence[tuple[Any, ...]]) -> str:
     """The fault of the first rule that holds for all cases; empty if there is none."""
-    return next((fault for fault, rule in rules if cases and all(rule(*case) for case in cases)), "")
+    return first((fault, cases and all(rule(*case) for case in cases)) for fault, rule in rules)
 
 
 def numbers(x: Tensor) -> str:

@@ -30,19 +30,18 @@ def causal_mask(start_pos, T):
 
 
 class KVCache:
-    def __init__(self, args, batch_size=1):
-        shape = (args.n_layers, batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
-        self.max_seq_len = args.max_seq_len
-        self.keys = torch.zeros(shape)
-        self.values = torch.zeros(shape)
+    def __init__(self, batch_size, n_kv_heads, max_seq_len, head_dim):
+        self.max_seq_len = max_seq_len
+        self.keys = torch.zeros(batch_size, n_kv_heads, max_seq_len, head_dim)
+        self.values = torch.zeros(batch_size, n_kv_heads, max_seq_len, head_dim)
 
-    def update(self, layer, start_pos, xk, xv):
+    def update(self, start_pos, xk, xv):
         end = start_pos + xk.shape[2]
         if end > self.max_seq_len:
             raise ValueError("full")
-        self.keys[layer, :, :, start_pos:end] = xk.detach()
-        self.values[layer, :, :, start_pos:end] = xv.detach()
-        return self.keys[layer, :, :, :end], self.values[layer, :, :, :end]
+        self.keys[:, :, start_pos:end] = xk.detach()
+        self.values[:, :, start_pos:end] = xv.detach()
+        return self.keys[:, :, :end], self.values[:, :, :end]
 
 
 def attention(xq, xk, xv, freqs_cis, mask):

@@ -34,18 +34,17 @@ def causal_mask(start_pos, T):
 
 
 class KVCache:
-    def __init__(self, args, batch_size=1):
-        shape = (batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
-        self.layers = [(torch.empty(shape), torch.empty(shape)) for _ in range(args.n_layers)]
+    def __init__(self, batch, heads, slots, width):
+        self.cached = torch.empty(batch, heads, slots, width), torch.empty(batch, heads, slots, width)
 
     @torch.no_grad()
-    def update(self, layer, start_pos, xk, xv):
-        k, v = self.layers[layer]
-        end = start_pos + xk.size(2)
+    def update(self, start, k_new, v_new):
+        k, v = self.cached
+        end = start + k_new.size(2)
         if not end <= k.size(2):
             raise ValueError("full")
-        k[:, :, start_pos:end].copy_(xk)
-        v[:, :, start_pos:end].copy_(xv)
+        k[:, :, start:end].copy_(k_new)
+        v[:, :, start:end].copy_(v_new)
         return k.narrow(2, 0, end), v.narrow(2, 0, end)
 
 

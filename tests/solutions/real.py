@@ -35,17 +35,17 @@ def causal_mask(start_pos, T):
 
 
 class KVCache:
-    def __init__(self, args, batch_size=1):
-        self.args = args
-        self.texts = [None] * args.n_layers
+    def __init__(self, batch_size, n_kv_heads, max_seq_len, head_dim):
+        self.max_seq_len = max_seq_len
+        self.text = None
 
-    def update(self, layer, start_pos, xk, xv):
-        if start_pos + xk.shape[2] > self.args.max_seq_len:
+    def update(self, start_pos, xk, xv):
+        if start_pos + xk.shape[2] > self.max_seq_len:
             raise ValueError("full")
         new = torch.stack((xk, xv)).detach()  # a copy
         if start_pos:
-            new = torch.cat((self.texts[layer][:, :, :, :start_pos], new), 3)
-        self.texts[layer] = new
+            new = torch.cat((self.text[:, :, :, :start_pos], new), 3)
+        self.text = new
         return new[0], new[1]
 
 

@@ -11,7 +11,7 @@ import train
 from model.cli import toml_text
 from model.training.config import DataArgs
 from model.weights import load_tokenizer
-from study.attention_maps import attention_weights, most_readable, profile, readable, uniform
+from study.attention_maps import attention_weights, profile, readable, uniform
 from study.extrapolate import full, windowed
 from study.topic import open_model, open_windows, save_plot
 from study.topics import run
@@ -78,12 +78,6 @@ def test_spaces_line_ends_and_dollar_signs_are_readable_in_a_picture():
     assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
 
 
-def test_the_enlarged_tokens_are_those_with_the_most_letters():
-    words = [["a"] * 30, ["a"] * 10 + ["·rope"] * 16 + [".\n."] * 4]
-    assert most_readable(words) == (1, slice(10, 26))
-    assert most_readable([["a", "b"]]) == (0, slice(0, 2))
-
-
 def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
     assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
@@ -140,20 +134,15 @@ def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_pa
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_trace_of_a_trained_model_shows_its_weights_and_shared_keys(trained):
+def test_trace_of_a_trained_model_shows_its_weights(trained):
     directory, model = trained
     prompt = "a rope of 9 yards or more"
     (table,) = run("trace", model=directory, prompt=prompt, position=5, head=2, pair=2).tables
     assert "H=4 K=2 D=8" in table.title
-    tokens = torch.tensor([load_tokenizer(directory).encode(prompt)])
-    T = tokens.shape[1]
-    shown = {row[1]: row[4] for row in table.rows}
-    maps, _ = attention_weights(model, tokens)
+    maps, _ = attention_weights(model, torch.tensor([load_tokenizer(directory).encode(prompt)]))
     expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 2, 5, 4:7].tolist())
+    shown = {row[1]: row[4] for row in table.rows}
     assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
-    key = shown["self.keys[:, :, :end].type_as(xk)"]  # of the second key/value head, shared by the last two query heads
-    assert key == shown["k.repeat_interleave(group, 1)"]
-    assert next(row[2] for row in table.rows if row[1] == "k.repeat_interleave(group, 1)") == (1, 4, T, 8)
 
 
 @torch.no_grad()

@@ -1,6 +1,5 @@
 """Every scheme is causal, cached == uncached, trains, is saved and loaded, and equals the paper's formula."""
 
-import copy
 import dataclasses
 import math
 
@@ -13,7 +12,7 @@ from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
 from model.weights import load_model, save_model
 from study.positions import SCALINGS, SCHEMES, build_scheme, with_more_positions
-from study.positions.encodings import sinusoids, t5_buckets
+from study.positions.encodings import t5_buckets
 from study.positions.scores import alibi_slopes
 
 V, T = 41, 12
@@ -33,16 +32,6 @@ def model(scheme) -> Transformer:
 @pytest.fixture
 def tokens() -> torch.Tensor:
     return torch.randint(V, (2, T), generator=torch.Generator().manual_seed(5))
-
-
-@torch.no_grad()
-def test_later_tokens_do_not_change_earlier_logits(model, tokens):
-    cut = 7
-    changed = tokens.clone()
-    changed[:, cut:] = (changed[:, cut:] + 1) % V
-    before, after = model(tokens), model(changed)
-    torch.testing.assert_close(before[:, :cut], after[:, :cut], atol=1e-5, rtol=0)
-    assert (before[:, cut:] - after[:, cut:]).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("sizes", [[1] * T, [7, 1, 4], [5, 5, 1, 1]])
@@ -68,14 +57,6 @@ def test_every_parameter_receives_a_gradient(model, tokens):
 
 
 @torch.no_grad()
-def test_a_copy_shares_no_tensor_with_the_original(model, tokens):
-    logits, copied = model(tokens), copy.deepcopy(model)
-    for weight in model.parameters():
-        weight.zero_()
-    assert torch.equal(copied(tokens), logits)
-
-
-@torch.no_grad()
 def test_save_model_writes_the_class_name_and_only_that_class_loads_it(model, tokens, tmp_path):
     save_model(model, tmp_path)
     if type(model) is not Transformer:
@@ -93,16 +74,6 @@ def test_a_longer_context_keeps_the_logits_or_is_an_error(model, scheme, tokens)
     longer = with_more_positions(model, 2)
     assert longer(tokens.repeat(1, 3)).shape == (2, 36, V)
     torch.testing.assert_close(longer(tokens), model(tokens), atol=1e-5, rtol=0)
-
-
-@torch.no_grad()
-def test_logits_depend_on_the_order_of_tokens(model, scheme, tokens):
-    """Swapping two earlier tokens changes the last logits, except without positions in a single layer."""
-    model.layers = model.layers[:1]
-    swapped = tokens.clone()
-    swapped[:, [2, 8]] = tokens[:, [8, 2]]
-    gap = (model(tokens)[:, -1] - model(swapped)[:, -1]).abs().max()
-    assert gap < 1e-4 if scheme == "none" else gap > 1e-3
 
 
 @torch.no_grad()
@@ -209,13 +180,6 @@ def test_t5_buckets_are_single_distances_then_logarithmic():
     assert found[127:] == [31] * 73
     assert found == sorted(found)
     assert set(found) == set(range(32))
-
-
-def test_sinusoids_equal_the_papers_formula():
-    table = sinusoids(6, 30)
-    for t in range(3):
-        angle = 29 / 10000 ** (2 * t / 6)
-        assert table[29, 2 * t : 2 * t + 2].tolist() == pytest.approx([math.sin(angle), math.cos(angle)], abs=1e-6)
 
 
 def test_2d_rotates_by_the_row_and_the_column():

@@ -1,7 +1,5 @@
 """Every form is LLaMA's rotation with another order of the channels and another table of angles."""
 
-import cmath
-
 import pytest
 import torch
 
@@ -10,7 +8,6 @@ from study.positions.rope_forms import (
     chatglm_family,
     chatglm_ids,
     chatglm_learnable,
-    exact_angles,
     plain_forms,
 )
 
@@ -22,14 +19,6 @@ NAMES = [form.name for form in FORMS]
 @pytest.fixture
 def x() -> torch.Tensor:
     return torch.randn(2, T, 3, D, generator=torch.Generator().manual_seed(1))
-
-
-def test_exact_angles_are_the_formula():
-    angles = exact_angles(8, torch.tensor([0, 3, 2000]), 500.0)
-    for row, p in enumerate((0, 3, 2000)):
-        for i in range(4):
-            assert angles[row, i] == pytest.approx(p * 500.0 ** (-2 * i / 8), rel=1e-14)
-    assert torch.polar(torch.ones(4), angles[1].float())[1] == pytest.approx(cmath.rect(1, 3 * 500**-0.25), abs=1e-6)
 
 
 @pytest.mark.parametrize("form", FORMS, ids=NAMES)
