@@ -32,14 +32,18 @@ class Caller:
         roles = [role_of(each.name, names) for each in parameters(function)][: len(names)]
         # If the parameters' names do not say their order, it is that of ``names``.
         self.order = [names.index(role) for role in (roles if sorted(roles) == sorted(names) else names)]
+        required = [each for each in parameters(function) if each.default is each.empty]
+        self.unpacks = len(required) > len(names)  # cosines and sines are two arguments
         self.overwritten: list[str] = []  # arguments that a call has changed
 
     def __call__(self, *given: Any) -> Any:
         """The returned value. Raises Raised, or Unwritten if the code does not exist yet."""
         copies = copied(given)
         try:
-            # A copy, because later calls may overwrite a returned tensor.
-            value = copied(self.function(*(copies[place] for place in self.order if place < len(given))))
+            arguments = [copies[place] for place in self.order if place < len(given)]
+            if self.unpacks:
+                arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
+            value = copied(self.function(*arguments))  # a copy, because later calls may overwrite a returned tensor
         except BaseException as error:  # SystemExit too
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error

@@ -14,7 +14,8 @@ COMPLEX = "complex"
 SINGLE = "(cos, sin) of D/2 columns"
 HALVES = "(cos, sin) of D columns in halves"
 NEIGHBOURS = "(cos, sin) of D columns in pairs of neighbours"
-FORMS = (COMPLEX, SINGLE, HALVES, NEIGHBOURS)
+STACKED = "(…, 2), a cosine and a sine for each of D/2 columns"
+FORMS = (COMPLEX, SINGLE, HALVES, NEIGHBOURS, STACKED)
 
 
 @dataclass
@@ -30,6 +31,8 @@ def write_table(form: str, table: Tensor) -> Any:
     """A table, complex128 (T, D/2), in this form, so that each function is judged alone."""
     if form == COMPLEX:
         return table.to(torch.complex64)
+    if form == STACKED:
+        return torch.view_as_real(table.to(torch.complex64))
     return tuple(widened(form, part.float()) for part in (table.real, table.imag))
 
 
@@ -37,6 +40,8 @@ def read_table(form: str, raw: Any) -> Tensor:
     """The table that was written in this form, complex128 (T, D/2)."""
     if form == COMPLEX:
         return raw.to(torch.complex128)
+    if form == STACKED:
+        return torch.complex(*raw.double().unbind(-1))
     width = raw[0].shape[-1]
     columns = {SINGLE: slice(width), HALVES: slice(width // 2), NEIGHBOURS: slice(0, width, 2)}[form]
     return torch.complex(*(part.double()[..., columns] for part in raw))
@@ -45,10 +50,12 @@ def read_table(form: str, raw: Any) -> Tensor:
 def form_of(raw: Any, shape: tuple[int, int]) -> str:
     """The form of a table of the shape (T, D/2); empty if it is in none of them."""
     if torch.is_tensor(raw):
-        return COMPLEX if raw.is_complex() and raw.shape == shape else ""
+        if raw.is_complex():
+            return COMPLEX if raw.shape == shape else ""
+        return STACKED if raw.shape == (*shape, 2) else ""
     if pair_fault(raw) or any(part.is_complex() or part.ndim != 2 for part in raw):
         return ""
-    for form in FORMS[1:] if raw[0].shape == raw[1].shape else ():
+    for form in (SINGLE, HALVES, NEIGHBOURS) if raw[0].shape == raw[1].shape else ():
         table = read_table(form, raw)
         again = (widened(form, part) for part in (table.real, table.imag))
         if table.shape == shape and all(map(torch.equal, again, (part.double() for part in raw))):

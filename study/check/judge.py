@@ -61,8 +61,10 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
     def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
         return write_table(form, unit(angles(dim, end, theta)))
 
-    def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Any) -> tuple[Tensor, ...]:
-        angle = read_table(form, freqs_cis).angle()
+    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, ...]:
+        """Rotate by the table, which is one argument or two, passed by position or by name."""
+        parts = (*table, *named.values())
+        angle = read_table(form, parts[0] if len(parts) == 1 else parts).angle()
         return tuple(rotation.rotated(x, angle, conventions.layout).type_as(x) for x in (xq, xk))
 
     return {
