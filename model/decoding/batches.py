@@ -36,7 +36,7 @@ def generate(
     rest of the batch. At temperature 0, the default, a row's text is the same as if its prompt were given alone;
     otherwise row i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p,
     min_p, repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is
-    evicted from the cache. Raises ValueError for invalid prompts or settings.
+    evicted from the cache. Raises ValueError for invalid prompts or settings; the types of numbers are the caller's.
     """
     sampling_settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless)
