@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 """Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
 
-Flags override the TOML file, which overrides the defaults. Without a text, train the demo, configs/demo.toml. With a
-text and no config, train for 2.5 minutes, or for --minutes, and choose the model that suits the text and the machine.
+Flags override the TOML file, which overrides the defaults. Without a config, a text, --minutes or --init_from, train
+the demo, configs/demo.toml. With a text and no config, train for 2.5 minutes, or for --minutes, and choose the model
+that suits the text and the machine.
 """
 
 import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
@@ -31,7 +32,7 @@ CONFIG_DIR = Path(__file__).parent / "configs"
 
 def main() -> int:
     flags = parse_flags()
-    keep_freed_memory()  # of one training step for the next one, which is faster
+    keep_freed_memory()  # of a training step, to use it again in the next one, which is faster
     with processes() as ranks:  # one, unless torchrun started more
         return train(flags, ranks)
 
@@ -43,10 +44,10 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     """
     # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     run = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
-    text = prepare_text(run, ranks)
-    # If the run has minutes, its own or the default 2.5, and its size or batch size is open: times models of several
-    # sizes on this machine, and chooses the one with the lowest predicted loss after the tokens that it would see in
-    # the minutes. ``chosen`` holds the settings of that model and its training, and is empty for any other run.
+    text = prepare_text(run, ranks)  # ``text.settings`` has what only the text tells, such as vocab_size
+    # If the run is limited by minutes, and its size or its batch size is not set: times training steps of models of
+    # several sizes, and chooses the one with the lowest predicted loss after the tokens that it would see in the time.
+    # ``chosen`` has the settings of that model and its training, beside those that are set; it is empty for other runs.
     chosen, forecast = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
     given = run.settings
     run = replace(run, settings=given | text.settings | chosen)
@@ -56,7 +57,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
             print(announcement(run, text, ranks, forecast, command=command))
         return 0
 
-    with run_directory(run, text, ranks) as directory:  # made if the run is new, locked, config.toml written
+    with run_directory(run, text, ranks) as directory:  # makes it if the run is new, locks it, writes config.toml
         if ranks.is_first:
             print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
         torch.manual_seed(run.train.seed)

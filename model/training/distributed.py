@@ -129,7 +129,7 @@ def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
     return nn.parallel.DistributedDataParallel(model)
 
 
-def gather(tensor: Tensor) -> Tensor:
+def unsharded(tensor: Tensor) -> Tensor:
     """The whole of ``tensor``, which may be sharded. Every process must call it."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
@@ -143,7 +143,7 @@ def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
     return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)  # type: ignore
 
 
-def sync_gradients(network: nn.Module, on: bool) -> None:
+def set_gradient_sync(network: nn.Module, on: bool) -> None:
     """Set whether the next backward pass averages gradients; only the last micro-batch needs it."""
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on

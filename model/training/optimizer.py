@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..transformer import Transformer
 from .config import TrainArgs
-from .distributed import gather, shard_like
+from .distributed import shard_like, unsharded
 
 
 def orthogonalize(stack: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
@@ -58,7 +58,7 @@ class Muon(torch.optim.Muon):
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-            directions.append(gather(p.grad.lerp(momentum, group["momentum"])))  # Nesterov's momentum
+            directions.append(unsharded(p.grad.lerp(momentum, group["momentum"])))  # Nesterov's momentum
 
         stack = torch.stack(directions).to(self.dtype)  # (N, rows, columns)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])

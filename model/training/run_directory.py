@@ -93,8 +93,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
-def begin_metrics(path: Path, saved_step: int) -> None:
-    """Begin a metrics file with the lines up to ``saved_step``, after which the run continues; -1 for none of them."""
+def truncate_metrics(path: Path, saved_step: int) -> None:
+    """Keep the lines of a metrics file up to ``saved_step``, after which the run continues; -1 for none of them."""
     lines = read_metrics(path) if path.exists() else []
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= saved_step))
 

@@ -25,10 +25,10 @@ from ..weights import open_checkpoint
 from ..weights.checkpoint import check_savable, write_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, gather, parallelize, sync_gradients
+from .distributed import Ranks, parallelize, set_gradient_sync, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
-from .run_directory import METRICS, append_metrics, begin_metrics
+from .run_directory import METRICS, append_metrics, truncate_metrics
 from .state import STATE, Progress, full_state, load_state, read_progress, save_state
 
 
@@ -36,8 +36,8 @@ class Trainer:
     """Trains ``model`` in place.
 
     ``directory`` gets metrics.jsonl, the model with the best validation loss so far, and the state to resume from. The
-    state is saved after each validation, so a kill loses only the steps since then. Without a directory nothing is
-    validated or written.
+    state is saved after each validation and when a signal ends the run; a kill loses only the steps since the last
+    save. Without a directory nothing is validated or written.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Trainer:
         resume: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``resume`` continues from the state in ``directory``, if there is one."""
+        """``resume`` continues from the state in ``directory``; if there is none, the run begins again at step 0."""
         saved = read_progress(directory) if resume and directory else None
         self.model = model
         self.dataset = dataset
@@ -62,7 +62,9 @@ class Trainer:
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
-        self.stop_signal = 0  # set this in any process to a signal number to end the run after the current step
+        # Set this in any process to a signal number to end the run after the current step; during a validation, after
+        # the next one.
+        self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         # Of the steps or the minutes, the same in all processes
         self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
@@ -74,15 +76,16 @@ class Trainer:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
         self.model_class = type(model)  # FSDP derives another class from it
-        # The same weights, called in three ways: ``model`` samples in one process; ``parallel`` averages gradients over
-        # the processes, with DDP or FSDP; ``network``, which the steps call, is ``parallel``, compiled if asked for.
+        # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
+        # wraps it to average gradients over the processes, with DDP or FSDP; ``network``, which the steps call, is
+        # ``parallel``, compiled if asked for.
         self.parallel = parallelize(model, self.ranks, args.fsdp)
         self.network: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers)
         if directory and self.ranks.is_first:
-            begin_metrics(directory / METRICS, saved.step if saved else -1)
+            truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -98,9 +101,8 @@ class Trainer:
         """
         self.model.train()
         self.start = self.clock() - self.progress.wall_seconds
-        # Fine-tuning begins with a validation, to show the starting point. So does a run that has no step left but was
-        # never validated, because only then is its model saved: Ctrl-C before the first validation, and then --resume
-        # with fewer steps or minutes.
+        # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
+        # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
         never_validated = self.directory is not None and self.progress.best_val_loss is None
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
             yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
@@ -113,9 +115,9 @@ class Trainer:
             self.progress.step += 1
             self.progress.tokens += tokens
             self.progress.train_seconds += seconds
-            # The processes agree on these before the validation, because the last step ends with one.
             self.progress.wall_seconds = self.clock() - self.start
             done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
+            # All processes agree on the fraction and the signal first, because they must all validate or none.
             fractions, signals = zip(*self.ranks.collect((done, self.stop_signal)))
             self.fraction_done, self.stopped_by = max(fractions), max(signals)
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
@@ -144,7 +146,7 @@ class Trainer:
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
-            sync_gradients(self.parallel, number == len(micro_batches))
+            set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
             with self.autocast:
                 logits = self.network(x)  # (B, T, V)
                 # The mean over the tokens of a micro-batch, weighted so that the sum is the mean over all rows
@@ -152,7 +154,7 @@ class Trainer:
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
-        norm = gather(clip_grad_norm_(self.model.parameters(), max_norm)).item()  # FSDP shards it
+        norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm)).item()  # FSDP shards it
         train_loss = sum(ranks.collect(total.item())) / ranks.world_size
         # Both are the same in all processes, so either all of them stop here or none does. Their sum is finite only if
         # both are.
@@ -188,7 +190,7 @@ class Trainer:
         if type(self.model) is self.model_class:
             return self.model
         copy = make_network(self.model_class, self.model.args)
-        state = {name: gather(tensor).detach() for name, tensor in self.model.state_dict().items()}
+        state = {name: unsharded(tensor).detach() for name, tensor in self.model.state_dict().items()}
         copy.load_state_dict(state, assign=True)
         return copy.to(self.device)  # moves the buffers that are not in the state
 

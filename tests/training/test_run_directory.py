@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from training_helpers import forked
 
-from model.training.run_directory import append_metrics, begin_metrics, locked, make_first_free, read_metrics
+from model.training.run_directory import append_metrics, locked, make_first_free, read_metrics, truncate_metrics
 from model.training.state import STATE
 
 
@@ -38,19 +38,19 @@ def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_kil
 
 def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line_dropped(tmp_path):
     path = tmp_path / "metrics.jsonl"
-    begin_metrics(path, -1)
+    truncate_metrics(path, -1)
     for step in range(6):
         append_metrics(path, step, {"train_loss": 1 / 3, "lr": 0.001}, sync=step == 2)
     lines = [{"step": step, "train_loss": 0.3333333, "lr": 0.001} for step in range(6)]
     assert [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] == lines
     with path.open("a", encoding="utf-8") as file:
         file.write('{"step": 6, "tr')
-    begin_metrics(path, 3)
+    truncate_metrics(path, 3)
     append_metrics(path, 4, {"train_loss": 9.0}, sync=True)
     assert read_metrics(path) == [*lines[:4], {"step": 4, "train_loss": 9.0}]
-    begin_metrics(path, 0)
+    truncate_metrics(path, 0)
     assert read_metrics(path) == lines[:1]
-    begin_metrics(path, -1)
+    truncate_metrics(path, -1)
     assert path.read_bytes() == b""
 
 
@@ -61,5 +61,5 @@ def test_a_file_that_is_not_a_metrics_file_is_reported_and_left_unchanged(tmp_pa
     path = tmp_path / "metrics.jsonl"
     path.write_text(foreign, encoding="utf-8")
     with pytest.raises(ValueError, match=r"metrics\.jsonl is damaged"):
-        begin_metrics(path, 5)
+        truncate_metrics(path, 5)
     assert path.read_text(encoding="utf-8") == foreign
