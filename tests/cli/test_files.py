@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from model.cli.files import read_json, write_text
+from model.cli.files import read_json, write_atomically, write_text
 
 
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
@@ -21,6 +21,17 @@ def test_broken_json_is_a_one_line_error(tmp_path, content):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(ValueError, match=r"^[^\n]*config\.json [^\n]*$"):
         read_json(tmp_path / "config.json")
+
+
+def test_a_directory_that_could_not_be_written_is_removed(tmp_path):
+    def write(directory):
+        directory.mkdir()
+        (directory / "half").touch()
+        raise OSError(28, "disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        write_atomically(tmp_path / "model", write)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_file_is_written_into_a_directory_that_cannot_be_opened(tmp_path, monkeypatch):

@@ -171,6 +171,14 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
 
 
+def test_sums_of_eight_bit_products_do_not_overflow_in_float16():
+    weight, scales = torch.full((2, 1024), 127, dtype=torch.int8), torch.full((2, 1), 1e-3)
+    x = torch.ones(20, 1024, dtype=torch.float16)
+    torch.testing.assert_close(
+        kernels.int8_linear(x, weight, scales), torch.full((20, 2), 130.0).half(), rtol=1e-2, atol=0
+    )
+
+
 @pytest.mark.parametrize("processor", PROCESSORS)
 @pytest.mark.parametrize(("columns", "group"), [(64, None), (64, 8), (40, None), (4128, None)])
 def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, processor, columns, group):

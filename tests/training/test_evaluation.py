@@ -52,6 +52,26 @@ def test_an_ngram_probability_includes_the_lower_orders_with_the_weight_of_the_p
     assert ngram_losses(text, order, order)[-1] == pytest.approx(-math.log(probability), abs=0.003)
 
 
+def test_ngram_losses_follow_from_counting_one_by_one():
+    train, val = np.random.default_rng(1).integers(0, 3, (2, 30))
+
+    def probability(ngram: list[int]) -> float:
+        if not ngram:
+            return 1 / 3
+        context = ngram[:-1]
+        n, prior = len(ngram), PRIOR_COUNT if context else 3
+        windows = [train[i : i + n].tolist() for i in range(len(train) - n + 1)]
+        seen = sum(train[i : i + n - 1].tolist() == context for i in range(len(train) - n + 2))
+        seen = seen if context else len(train)
+        return (windows.count(ngram) + prior * probability(ngram[1:])) / (seen + prior)
+
+    text = Dataset(train, val, 9, "text")
+    for n, loss in enumerate(ngram_losses(text, 3, 3), 1):
+        scored = range(max(n - 1, 1), len(val))
+        expected = -np.mean([math.log(probability(val[i - n + 1 : i + 1].tolist())) for i in scored])
+        assert loss == pytest.approx(expected), n
+
+
 def test_longer_ngrams_do_not_raise_the_lowest_loss_on_random_tokens():
     ids = np.random.default_rng(3).integers(0, 5, 60_000).astype(np.uint16)
     text = Dataset(ids[:50_000], ids[50_000:], 9, "text")
