@@ -26,7 +26,6 @@ def print_note(text: str, end: str = "\n") -> None:
 def note_if_slow(note: str) -> Iterator[None]:
     """Print the note if the ``with`` block takes longer than three seconds."""
     timer = Timer(3.0, print_note, [note])
-    timer.daemon = True
     timer.start()
     try:
         yield
