@@ -73,6 +73,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
         raw = io.BufferedWriter(IgnoringErrors(stderr.fileno(), "wb", closefd=False))
         sys.stderr = io.TextIOWrapper(raw, encoding=stderr.encoding, line_buffering=True)
+    if sys.stdin is None:  # closed by ``<&-``
+        sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
