@@ -39,6 +39,8 @@ def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tok
     for prompt, cut in zip((long, longer), shortened[1:]):
         assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
     assert "2 prompts longer than the context of 9: after the first tokens, up to 9" in capsys.readouterr().err
+    shorten_prompts([short, long], 16)
+    assert "1 prompt longer than the context of 16: after the first tokens, up to 1 " in capsys.readouterr().err
     (tiny,) = shorten_prompts([long], 3)
     assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"
 
