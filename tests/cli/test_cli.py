@@ -48,6 +48,11 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
     assert outcome(capsys, raising(error)) == (2, "so far\n", f"script.py: error: {line}\n")
 
 
+def test_a_closed_standard_input_is_an_empty_one(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as after ``<&-``
+    assert outcome(capsys, lambda: len(sys.stdin.buffer.read())) == (0, "", "")
+
+
 @pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes cannot be multiplied")])
 def test_an_unexpected_exception_keeps_its_traceback(error):
     with pytest.raises(type(error), match=str(error)):
