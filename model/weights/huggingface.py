@@ -59,10 +59,10 @@ class HuggingFace:
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
-        opened = {file: safe_open(file, "pt") for file in set(self.files.values())}
 
         def read(name: str) -> Tensor:
-            return opened[self.files[name]].get_tensor(name)
+            with safe_open(self.files[name], "pt") as file:  # of its own, so that its mapping ends with the tensor
+                return file.get_tensor(name)
 
         if self.is_stored_twice and not read(EMBEDDING).equal(read(HEAD)):
             raise ValueError(

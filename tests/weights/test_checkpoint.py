@@ -144,18 +144,15 @@ def test_only_what_overflows_in_the_given_dtype_is_refused(all_formats, tmp_path
             load_model(tmp_path / "large", dtype=torch.float16)
 
 
-def test_without_the_check_weights_that_keep_their_dtype_are_not_read_while_loading(all_formats):
-    """Every tensor but wq and wk, which are permuted, is a view of one mapping of the file."""
-    size = (all_formats[1][0] / "model.safetensors").stat().st_size
-    state = load_model(all_formats[1][0], check_finite=False).state_dict()
-    addresses = [tensor.data_ptr() for name, tensor in state.items() if "wq" not in name and "wk" not in name]
-    assert max(addresses) - min(addresses) < size
-    assert len(set(addresses)) == len(addresses)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, "stored"])
+def test_every_matrix_starts_at_a_cache_line(all_formats, dtype):
+    """A mapped one would start wherever the file's header ends."""
+    for path in all_formats[1]:
+        state = load_model(path, dtype=dtype).state_dict()
+        assert {name for name, weight in state.items() if weight.ndim > 1 and weight.data_ptr() % 64} == set()
 
 
-@pytest.mark.parametrize("copied", [False, True])
-def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model, monkeypatch, copied):
-    monkeypatch.setattr("model.weights.checkpoint.COPY_WEIGHTS", copied)
+def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model):
     model, paths = all_formats
     for path in paths:
         first, second = load_model(path), load_model(path)
