@@ -101,17 +101,17 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
 
 
 def choose_attention(q: Tensor, S: int) -> Attend:
-    """``blockwise_attention`` for several bfloat16 queries on a CPU with native bfloat16, else ``fused_attention``.
+    """``elementwise_attention`` for one query in compiled code on a CPU, and for several bfloat16 queries on a CPU with
+    native bfloat16 ``blockwise_attention``, else ``fused_attention``.
 
     On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores. One bfloat16 query in compiled
-    code on a CPU uses ``elementwise_attention``.
+    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores.
     """
-    if q.device.type != "cpu" or q.dtype != torch.bfloat16:
+    if q.device.type != "cpu":
         return fused_attention
     if q.shape[2] == 1:
         return elementwise_attention if torch.compiler.is_compiling() else fused_attention
-    if not CPU.bfloat16:
+    if q.dtype != torch.bfloat16 or not CPU.bfloat16:
         return fused_attention
     if torch.is_grad_enabled():
         return blockwise_attention if S <= MAX_TRAINING_KEYS else fused_attention
@@ -171,7 +171,11 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
 
 
 def elementwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The formula for one query, in arithmetic that torch.compile turns into loops over the keys and the values."""
+    """The formula for one query, in arithmetic that torch.compile turns into loops over the keys and the values.
+
+    They become part of the loops around them, while a call of ``fused_attention`` takes 10 us: so a float32 token of
+    the 2.9M network takes 0.18 instead of 0.24 ms (Zen 4).
+    """
     B, H, _, D = q.shape
     K, S = k.shape[1:3]
     rows = q.reshape(B, K, H // K, 1, D).float() * D**-0.5  # (B, K, H/K, 1, D)

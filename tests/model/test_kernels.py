@@ -96,7 +96,7 @@ FLOAT, BFLOAT = torch.float32, torch.bfloat16
         (attention_choice, ("emulated", BFLOAT, 9, 9, True), False, "fused"),
         (attention_choice, ("native", BFLOAT, 1, 9), False, "fused"),
         (attention_choice, ("native", BFLOAT, 1, 9), True, "elementwise"),
-        (attention_choice, ("native", FLOAT, 1, 9), True, "fused"),
+        (attention_choice, ("emulated", FLOAT, 1, 9), True, "elementwise"),
         (attention_choice, ("native", FLOAT, 9, 9, True), False, "fused"),
         (linear_choice, ("emulated", FLOAT, SLICED), True, "slices"),
         (linear_choice, ("emulated", FLOAT, SLICED + 1), False, "F.linear"),
