@@ -266,12 +266,13 @@ def linear_elementwise(x: Tensor, weight: Tensor) -> Tensor:
 
 def row_sums(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., in), one row, times weight (out, in), summed in float32 -> (out,)."""
+    parts = PARTS if weight.numel() >= MIN_LARGE_WEIGHTS else 1
     pieces = math.gcd(weight.shape[1], ROW_PIECES) if weight.shape[1] > LONGEST_SUM else 1
     # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
     # store the converted x first.
     x32 = x.float().contiguous().as_strided((pieces, x.shape[-1] // pieces), (x.shape[-1] // pieces, 1))
-    parts = weight.unflatten(1, (pieces, -1)).chunk(PARTS)  # (out / PARTS, pieces, in / pieces) each
-    sums = torch.cat([(part.float() * x32).sum(-1) for part in parts])  # (out, pieces)
+    weights = weight.unflatten(1, (pieces, -1)).chunk(parts)  # (out / parts, pieces, in / pieces) each
+    sums = torch.cat([(part.float() * x32).sum(-1) for part in weights])  # (out, pieces)
     return sums.sum(-1) if pieces > 1 else sums[:, 0]
 
 
