@@ -112,7 +112,7 @@ def measure(case: str, setting: str, seconds: float) -> float:
     thread_variables = ("OMP_", "GOMP_", "KMP_", "MKL_")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(thread_variables)}
     if setting == CHOSEN and case != "train":  # train.py chooses its settings itself
-        environment |= startup.WHEN_BUSY if startup.machine_is_busy() else startup.WHEN_QUIET
+        environment |= startup.waiting(startup.count_running())
     environment |= SETTINGS[setting]
     command = [sys.executable, __file__, "--one", case, "--seconds", str(seconds)]
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True, encoding="utf-8")
@@ -160,7 +160,7 @@ def main() -> int:
         print(generation_speed(flags.one, flags.seconds))
         return 0
     settings = {busy: list(SETTINGS) for busy in (False, True)} if flags.every_setting else NEEDED
-    quiet = not startup.machine_is_busy()
+    quiet = startup.count_running() == 0
     state = "quiet" if quiet else "BUSY at the start"
     print(f"{count_cores()} cores, {state}, torch {torch.__version__}; ", end="")
     print("tokens/s, and as a share of the first row's when quiet\n")
