@@ -9,6 +9,7 @@ huggingface.py       Hugging Face directories, which includes run directories
 meta.py              Meta's directories
 llama2c.py           llama2.c's .bin files
 int8.py              int8 weights, and layers that use them
+memory.py            where weights lie in memory, so that a CPU reads them fast
 tokenizers.py        the tokenizer of a checkpoint
 """
 

@@ -20,17 +20,12 @@ def gather(network: nn.Module) -> None:
     is needed twice.
     """
     weights = [weight for weight in network.state_dict(keep_vars=True).values() if weight.numel()]
-    addresses = [weight.data_ptr() for weight in weights]  # tied weights have the same one
-    sizes = {address: weight.nbytes for address, weight in zip(addresses, weights)}
-    block = huge_pages(sum(size + -size % CACHE_LINE for size in sizes.values()))
-    start = 0
-    moved: dict[int, Tensor] = {}
+    addresses = [weight.data_ptr() for weight in weights]
+    sizes = {address: weight.nbytes + -weight.nbytes % CACHE_LINE for address, weight in zip(addresses, weights)}
+    places = dict(zip(sizes, huge_pages(sum(sizes.values())).split([*sizes.values()])))  # of an address in the block
     for address, weight in zip(addresses, weights):
-        if address not in moved:
-            place = block[start : start + weight.nbytes].view(weight.dtype).view(weight.shape)
-            moved[address] = place.copy_(weight.detach())
-            start += weight.nbytes + -weight.nbytes % CACHE_LINE
-        weight.data = moved[address]
+        place = places[address][: weight.nbytes].view(weight.dtype).view(weight.shape)
+        weight.data = place.copy_(weight.detach())
 
 
 def huge_pages(size: int) -> Tensor:
