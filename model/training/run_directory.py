@@ -89,7 +89,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
     try:
         return [line for line in map(json.loads, path.read_bytes().split(b"\n")[:-1]) if line["step"] >= 0]
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, RecursionError):
         raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
