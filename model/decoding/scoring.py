@@ -122,12 +122,11 @@ def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
     sums = []
     for window, states, row in zip(batch, h, rows):
         scored = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
-        nats = 0.0
         # 256 tokens at a time, so that the logits take little memory
-        for hidden, targets in zip(states[scored].split(256), row[1:][scored].split(256)):
-            nats += F.cross_entropy(model.logits(hidden).float(), targets, reduction="sum").item()
-        sums.append(nats)
-    return sums
+        chunks = zip(states[scored].split(256), row[1:][scored].split(256))
+        losses = [F.cross_entropy(model.logits(h).float(), targets, reduction="sum") for h, targets in chunks]
+        sums.append(torch.stack(losses).sum())
+    return torch.stack(sums).tolist()  # the only wait for the device
 
 
 def score_documents(

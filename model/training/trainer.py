@@ -138,7 +138,7 @@ class Trainer:
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
-        inputs, targets = (torch.from_numpy(part).to(self.device, non_blocking=True) for part in batch)  # (B, T) each
+        inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
@@ -154,8 +154,9 @@ class Trainer:
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
-        norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm)).item()  # FSDP shards it
-        train_loss = sum(ranks.collect(total.item())) / ranks.world_size
+        norm_tensor = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards it
+        own_loss, norm = torch.stack((total, norm_tensor)).tolist()  # the only wait for the device
+        train_loss = sum(ranks.collect(own_loss)) / ranks.world_size
         # Both are the same in all processes, so either all of them stop here or none does. Their sum is finite only if
         # both are.
         self._check_finite(train_loss + norm, step + 1, f"the loss is {train_loss} and the gradient norm {norm}")

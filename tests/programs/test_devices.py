@@ -1,0 +1,135 @@
+"""Training, evaluation and generation on a device that is not here: every operation on it is seen and judged.
+
+The meta device stands for a GPU. Its tensors have no numbers, so whatever comes back to the CPU is invented: zeros.
+The rules are those of Apple GPUs, which have no 64-bit floating point, and of all GPUs: a copy that does not wait reads
+memory that may be gone, and each result that the CPU waits for leaves the device idle.
+"""
+
+import importlib
+import itertools
+from collections.abc import Iterator
+from importlib.resources import files
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from training_helpers import ARGS, dataset
+
+from model import Transformer
+from model.decoding.scoring import Document, score_documents
+from model.training.config import TrainArgs
+from model.training.trainer import Trainer
+from study.positions import SCHEMES, build_scheme
+
+DEVICE = torch.device("meta")
+NO_DOUBLES = {torch.float64, torch.complex128}
+aten = torch.ops.aten
+
+
+class Device(TorchDispatchMode):
+    """Counts how often the CPU waits for the device, and records the operators that ran there.
+
+    Raises TypeError for 64-bit floating point on the device, and AssertionError for a copy that does not wait.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = 0
+        self.operators: set[str] = set()
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        inputs = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        here = any(x.device == DEVICE for x in inputs)
+        if func is aten._local_scalar_dense.default and here:
+            self.waits += 1
+            return torch.zeros((), dtype=args[0].dtype).item()
+        copies = func in (aten._to_copy.default, aten.copy_.default)
+        if copies and (kwargs.get("non_blocking") or True in args[2:]):
+            raise AssertionError("a copy that does not wait: its source may be freed or changed before it is read")
+        if func is aten._to_copy.default and here and torch.device(kwargs.get("device") or DEVICE).type == "cpu":
+            self.waits += 1
+            return torch.zeros(args[0].shape, dtype=kwargs.get("dtype") or args[0].dtype)
+        if func is aten.copy_.default and args[0].device.type == "cpu" and args[1].device == DEVICE:
+            self.waits += 1
+            return args[0].zero_()
+        out = func(*args, **kwargs)
+        results = [x for x in tree_leaves(out) if isinstance(x, Tensor) and x.device == DEVICE]
+        if any(x.dtype in NO_DOUBLES for x in [*results, *(x for x in inputs if x.device == DEVICE)]):
+            raise TypeError(f"{func}: the device has no 64-bit floating point")
+        if here or results:
+            self.operators.add(func.name().removeprefix("aten::"))
+        return out
+
+
+@pytest.fixture(autouse=True)
+def _meta_counts_as_a_device(monkeypatch):
+    """PyTorch has neither autocast nor fused optimizers for meta tensors; a GPU has both."""
+    autocast = torch.autocast
+    monkeypatch.setattr(torch, "autocast", lambda device, *rest, **options: autocast("cpu", *rest, **options))
+    optimizer = importlib.import_module("torch.optim.optimizer")
+    monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
+
+
+@pytest.fixture(scope="session")
+def kernels() -> dict[str, set[str]]:
+    """Each of PyTorch's operators, and the backends that it has a kernel for, from the table that its code is made of.
+
+    An operator without a kernel of its own is made of others ("Composite"), and so is every generated variant of one.
+    """
+    yaml = pytest.importorskip("yaml", reason="comes with transformers")
+    table = files("torchgen") / "packaged" / "ATen" / "native" / "native_functions.yaml"
+    entries = {entry["func"].split("(")[0]: entry for entry in yaml.load(table.read_bytes(), yaml.CSafeLoader)}
+    found = {}
+    for name, entry in entries.items():
+        entry = entries[entry.get("structured_delegate", name)]
+        keys = {key for keys in entry.get("dispatch", {"Composite": ""}) for key in keys.split(", ")}
+        keys |= {"CUDA"} if "ufunc_inner_loop" in entry else set()  # generated
+        found[name] = {"MPS", "CUDA"} if any(key.startswith("Composite") for key in keys) else keys
+    return found
+
+
+@pytest.fixture
+def device(kernels) -> Iterator[Device]:
+    """All operators that a test runs there must have kernels for NVIDIA cards and for Apple GPUs."""
+    with Device() as device:
+        yield device
+    assert device.operators
+    without = {backend: [] for backend in ("MPS", "CUDA")}
+    for name, backend in itertools.product(sorted(device.operators), without):
+        if backend not in kernels[name]:
+            without[backend].append(name)
+    assert without == {"MPS": [], "CUDA": []}
+
+
+def trainer(scheme: str = "rope", **settings) -> Trainer:
+    args = TrainArgs(**{"batch_size": 4, "dtype": "float32", "device": "cpu"} | settings)
+    return Trainer(build_scheme(ARGS, scheme).to(DEVICE), dataset(), args)
+
+
+@pytest.mark.parametrize("settings", [{}, {"optimizer": "adamw"}, {"dropout": 0.1, "micro_batch_size": 2}])
+def test_a_training_step_waits_once(device, settings):
+    run = trainer(**settings)
+    for _ in range(2):
+        device.waits = 0
+        run.step(1.0)
+        assert device.waits == 1
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES.keys() - {"learnable"}))
+def test_every_encoding_trains(device, scheme):
+    trainer(scheme).step(1.0)
+
+
+def test_a_validation_waits_once_a_batch(device):
+    run = trainer(eval_tokens=64, batch_size=2)
+    run.validation_loss()
+    assert device.waits == 4
+
+
+def test_evaluation_waits_once_a_batch(device):
+    model = Transformer(ARGS).to(DEVICE)
+    score_documents(model, [Document([1, 2, 3, 4, 5], 4, "")] * 6, batch_size=2)
+    assert device.waits == 3
