@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.distributed as dist
@@ -42,13 +42,13 @@ class Ranks:
     def is_first(self) -> bool:
         return self.rank == 0
 
-    def collect(self, value: T) -> list[T]:
-        """The values of all processes, in the order of their ranks. Every process must call it."""
-        if self.world_size == 1:
-            return [value]
-        values: list[Any] = [None] * self.world_size
-        dist.all_gather_object(values, value)
-        return values
+    def gather(self, *values: float) -> list[list[float]]:
+        """For each value a list of those of all processes, by rank. Every process must call it."""
+        table = torch.zeros(len(values), self.world_size, dtype=torch.float64)  # on the CPU, for gloo
+        table[:, self.rank] = torch.tensor(values, dtype=torch.float64)
+        if self.world_size > 1:
+            dist.all_reduce(table)
+        return table.tolist()
 
     def first(self, work: Callable[[], T]) -> T:
         """Let the first process do the work, and give its result to all, which wait for it.
@@ -97,9 +97,10 @@ def processes() -> Iterator[Ranks]:
     if ranks.world_size == 1:
         yield ranks
         return
-    # gloo also on machines with GPUs, for settings, and for --device cpu. The timeout is long, because the other
-    # processes wait while the first one tokenizes, which may take hours.
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    # gloo also on machines with GPUs, for settings, and for --device cpu. On Windows it also serves GPUs, because NCCL
+    # is not available there. The timeout is long, because the other processes wait while the first one tokenizes, which
+    # may take hours.
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
     dist.init_process_group(backend, timeout=timedelta(hours=12))
     try:
         yield ranks

@@ -44,7 +44,7 @@ def validation_loss(network: nn.Module, dataset: Dataset, args: TrainArgs, conte
             total += loss.item()
             count += targets.numel()
     network.train(training)
-    totals, counts = zip(*ranks.collect((total, count)))
+    totals, counts = ranks.gather(total, count)
     return sum(totals) / sum(counts)
 
 

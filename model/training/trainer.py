@@ -117,16 +117,22 @@ class Trainer:
             self.progress.train_seconds += seconds
             self.progress.wall_seconds = self.clock() - self.start
             done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
-            # All processes agree on the fraction and the signal first, because they must all validate or none.
-            fractions, signals = zip(*self.ranks.collect((done, self.stop_signal)))
-            self.fraction_done, self.stopped_by = max(fractions), max(signals)
+            # All processes must validate or none, and all must end after the same step.
+            losses, fractions, signals = self.ranks.gather(measured["train_loss"], done, self.stop_signal)
+            self.fraction_done, self.stopped_by = max(fractions), int(max(signals))
+            loss, norm = sum(losses) / len(losses), measured["grad_norm"]  # both are now the same in all processes
+            self._check_finite(loss + norm, f"the loss is {loss} and the gradient norm {norm}")
+            measured["train_loss"] = loss
             validating = self.fraction_done >= 1 or self.progress.step % self.args.eval_every == 0
             if validating:
                 measured |= self.validate()
             yield self._record(measured, save=bool(validating or self.stopped_by))
 
     def step(self, lr_scale: float) -> dict[str, float]:
-        """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate."""
+        """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.
+
+        The returned loss is that of this process's part of the batch.
+        """
         args, ranks = self.args, self.ranks
         step = self.progress.step
         # The batch is a pure function of (seed, step), and each process takes its rows of it.
@@ -154,18 +160,13 @@ class Trainer:
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
-        norm_tensor = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards it
-        own_loss, norm = torch.stack((total, norm_tensor)).tolist()  # the only wait for the device
-        train_loss = sum(ranks.collect(own_loss)) / ranks.world_size
-        # Both are the same in all processes, so either all of them stop here or none does. Their sum is finite only if
-        # both are.
-        self._check_finite(train_loss + norm, step + 1, f"the loss is {train_loss} and the gradient norm {norm}")
-
+        norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards it
         set_learning_rate(self.optimizers, lr_scale)
         for optimizer in self.optimizers:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
-        return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": norm}
+        train_loss, grad_norm = torch.stack([total, norm]).tolist()  # only here does a step wait for the device
+        return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": grad_norm}
 
     def validate(self) -> dict[str, float]:
         """Compute the validation loss, and save the model if it is the best so far. Without a directory, do nothing."""
@@ -173,7 +174,7 @@ class Trainer:
         if self.directory is None:
             return {}
         loss = self.validation_loss()
-        self._check_finite(loss, progress.step, f"the validation loss is {loss}")
+        self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
@@ -195,13 +196,16 @@ class Trainer:
         copy.load_state_dict(state, assign=True)
         return copy.to(self.device)  # moves the buffers that are not in the state
 
-    def _check_finite(self, value: float, step: int, message: str) -> None:
+    def _check_finite(self, value: float, message: str) -> None:
+        """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
         if math.isfinite(value):
             return
         remedy = "start again"
         if self.saved_step:
             remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
-        raise ValueError(f"step {step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip")
+        raise ValueError(
+            f"step {self.progress.step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip"
+        )
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
