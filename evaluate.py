@@ -21,7 +21,6 @@ from model.cli import (
     Parser,
     add_flags,
     explain_out_of_memory,
-    from_settings,
     print_note,
     quantity,
     read_flags,
@@ -109,7 +108,7 @@ def parse_flags() -> tuple[argparse.Namespace, Options]:
     )
     add_flags(parser, Options)
     flags = parser.parse_args()
-    return flags, from_settings(Options, read_flags(flags, Options))
+    return flags, Options(**read_flags(flags, Options))
 
 
 def given_text(

@@ -24,7 +24,6 @@ from model.cli import (
     Parser,
     add_flags,
     explain_out_of_memory,
-    from_settings,
     print_note,
     quantity,
     read_flags,
@@ -160,7 +159,7 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
     )
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
-    options = from_settings(Options, read_flags(flags, Options))
+    options = Options(**read_flags(flags, Options))
     has_prompt = bool(flags.prompt or flags.prompt_file)
     if options.chat and not has_prompt:
         options = replace(options, interactive=True)
@@ -170,7 +169,7 @@ def parse_flags() -> tuple[argparse.Namespace, Options, Sampling]:
         raise ValueError("a stop string is empty: give text to stop at")
     if flags.model and " " in str(flags.model) and not os.path.exists(flags.model):  # probably a prompt
         raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
-    return flags, options, from_settings(Sampling, read_flags(flags, Sampling))
+    return flags, options, Sampling(**read_flags(flags, Sampling))
 
 
 def read_prompts(

@@ -10,7 +10,6 @@ import startup  # noqa: F401, I001  sets environment variables that torch reads 
 
 from argparse import Namespace
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -43,17 +42,15 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     What ``ranks.first`` is given is done in the first process, and all processes get the result.
     """
     # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
-    run = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
-    text = prepare_text(run, ranks)  # ``text.settings`` has what only the text tells, such as vocab_size
+    resolved = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
+    prepared, text = prepare_text(resolved, ranks)  # with the settings that only the text tells, such as vocab_size
     # If the run is limited by minutes, and its size or its batch size is not set: times training steps of models of
     # several sizes, and chooses the one with the lowest predicted loss after the tokens that it would see in the time.
-    # ``chosen`` has the settings of that model and its training, beside those that are set; it is empty for other runs.
-    chosen, forecast = ranks.first(lambda: choose(run, text, ranks, with_forecast=flags.plan))
-    given = run.settings
-    run = replace(run, settings=given | text.settings | chosen)
+    run, forecast = ranks.first(lambda: choose(prepared, text, ranks, with_forecast=flags.plan))
     if flags.plan:
         if ranks.is_first:
-            command = f"python train.py {format_flags(given | chosen, *SETTINGS_CLASSES)}"
+            decided = {name: value for name, value in run.values().items() if name in run.given}
+            command = f"python train.py {format_flags(decided)}"
             print(announcement(run, text, ranks, forecast, command=command))
         return 0
 

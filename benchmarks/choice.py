@@ -23,10 +23,10 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from model.cli import Settings
+from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose, tokens_per_second
-from model.training.config import PEAK_LR, Run, TrainArgs
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.run_text import Text, prepare_text
 from model.training.settings import resolve_new
@@ -35,22 +35,22 @@ from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
 BATCH_SIZES = (2, 4, 8, 16)  # of fine-tuning
-CHOSEN_RATES = {"lr": PEAK_LR, "muon_lr": PEAK_LR, "decay_start": 0.1}  # those of the choice
-DEFAULT_RATES = {"lr": TrainArgs.lr, "muon_lr": TrainArgs.muon_lr, "decay_start": TrainArgs.decay_start}
+CHOSEN_DECAY = 0.1  # decay_start of the choice
 
 
-def by_hand(width: int, layers: int, context: int, dropout: float, rates: dict[str, float]) -> Settings:
+def by_hand(width: int, layers: int, context: int, dropout: float, decay_start: float) -> Settings:
     model = {"dim": width, "n_layers": layers, "n_heads": width // 32, "max_seq_len": context}
-    return model | {"batch_size": STEP_TOKENS // context, "dropout": dropout, "weight_decay": 0.1} | rates
+    training = {"batch_size": STEP_TOKENS // context, "dropout": dropout, "weight_decay": 0.1}
+    return model | training | {"decay_start": decay_start}
 
 
 NEW_MODELS = [
-    by_hand(96, 3, 128, 0.0, CHOSEN_RATES),
-    by_hand(160, 5, 256, 0.0, CHOSEN_RATES),
-    by_hand(128, 4, 128, 0.0, DEFAULT_RATES),
-    by_hand(128, 2, 256, 0.1, CHOSEN_RATES),
-    by_hand(192, 3, 128, 0.1, DEFAULT_RATES),
-    by_hand(256, 4, 256, 0.2, DEFAULT_RATES),
+    by_hand(96, 3, 128, 0.0, CHOSEN_DECAY),
+    by_hand(160, 5, 256, 0.0, CHOSEN_DECAY),
+    by_hand(128, 4, 128, 0.0, TrainArgs.decay_start),
+    by_hand(128, 2, 256, 0.1, CHOSEN_DECAY),
+    by_hand(192, 3, 128, 0.1, TrainArgs.decay_start),
+    by_hand(256, 4, 256, 0.2, TrainArgs.decay_start),
 ]
 
 
@@ -64,30 +64,34 @@ class Trial(NamedTuple):
 
 def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    chosen = run.settings | choose(run, text, Ranks())[0]
+    chosen = choose(run, text, Ranks())[0]
     compared = [("the choice", chosen)]
-    if run.settings.get("init_from"):
+    if run.train.init_from:
         for size in BATCH_SIZES:
-            if size != chosen["batch_size"]:
-                compared.append(("by hand", chosen | {"batch_size": size, "max_steps": None}))
+            if size != chosen.train.batch_size:
+                train = replace(chosen.train, batch_size=size, max_steps=None)
+                compared.append(("by hand", replace(chosen, train=train)))
         for fraction in fractions:
-            rate = fraction * PEAK_LR
-            compared.append((f"{fraction} of the rates", chosen | {"lr": rate, "muon_lr": rate}))
+            train = replace(chosen.train, lr=fraction * PEAK_LR[chosen.train.optimizer])
+            compared.append((f"{fraction} of the rates", replace(chosen, train=train)))
     else:
-        compared += [("by hand", run.settings | settings) for settings in NEW_MODELS]
-    return [by_steps(Trial(name, replace(run, settings=settings), text)) for name, settings in compared]
+        for settings in NEW_MODELS:
+            values = {name: run.values()[name] for name in run.given} | {"vocab_size": run.model.vocab_size} | settings
+            data, model, train = instances(values, *SETTINGS_CLASSES)
+            compared.append(("by hand", replace(run, data=data, model=model, train=train)))
+    return [by_steps(Trial(name, settings, text)) for name, settings in compared]
 
 
 def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
     run = trial.run
     speed = tokens_per_second(run.network, trial.text.dataset, Ranks(), run.model, run.train)
-    tokens = training_seconds(run.settings["minutes"]) * speed
+    tokens = training_seconds(run.train.minutes) * speed
     steps = max(1, int(tokens / (run.train.batch_size * run.model.max_seq_len)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
-    length = validation_settings(steps, tokens) | {"minutes": None, "max_steps": steps}
-    return trial._replace(run=replace(run, settings=run.settings | length))
+    train = replace(run.train, minutes=None, max_steps=steps, **validation_settings(steps, tokens))
+    return trial._replace(run=replace(run, train=train))
 
 
 def best_loss(trial: Trial) -> float:
@@ -107,9 +111,7 @@ def best_loss(trial: Trial) -> float:
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
-    run = resolve_new(None, settings)
-    text = prepare_text(run, Ranks())
-    run = replace(run, settings=run.settings | text.settings)
+    run, text = prepare_text(resolve_new(None, settings), Ranks())
     return trials(run, text, fractions)
 
 

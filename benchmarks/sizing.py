@@ -25,9 +25,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model import ModelArgs, Transformer
-from model.cli import Parser, add_flags, from_settings, read_flags, run_script
+from model.cli import Parser, add_flags, instances, read_flags, run_script
 from model.cli.machine import keep_freed_memory
-from model.training.config import DataArgs, Run, TrainArgs
+from model.cli.settings import setting_fields
+from model.training.config import SETTINGS_CLASSES, DataArgs, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.run_text import prepare_text
@@ -67,14 +68,16 @@ def train(flags: dict) -> dict:
     keep_freed_memory()
     torch.manual_seed(flags.get("seed", TrainArgs.seed))
     with_heads = flags | {"n_heads": flags.get("n_heads", max(1, flags["dim"] // 32))}
-    text = prepare_text(Run(with_heads | {"sample_every": 0}, Path()), Ranks())
-    dataset, model = text.dataset, from_settings(ModelArgs, with_heads | text.settings)
+    settings = {name: value for name, value in with_heads.items() if name in setting_fields(*SETTINGS_CLASSES)}
+    run = Run(*instances(settings | {"sample_every": 0}, *SETTINGS_CLASSES), frozenset(settings), Path())
+    run, text = prepare_text(run, Ranks())
+    dataset, model = text.dataset, run.model
     if flags.get("unique"):
         dataset = replace(dataset, train=dataset.train[-flags["unique"] :])
     ngram_loss = lowest_ngram_loss(dataset, model.vocab_size)
-    settings = Planner(flags, len(dataset.train), ngram_loss).training_settings(model, flags["tokens"])
-    steps = round(flags["tokens"] / (settings["batch_size"] * model.max_seq_len))
-    args = from_settings(TrainArgs, settings | {"max_steps": steps})
+    args = Planner(run, len(dataset.train), ngram_loss).training_settings(model, flags["tokens"])
+    steps = round(flags["tokens"] / (args.batch_size * model.max_seq_len))
+    args = replace(args, max_steps=steps)
     trainer = Trainer(Transformer(model), dataset, args)
     trainer.model.train()
     begin = time.process_time()
@@ -88,7 +91,7 @@ def train(flags: dict) -> dict:
         "hidden": count_parameters(model).hidden,
         "tokens": steps * args.batch_size * model.max_seq_len,
         **{name: getattr(model, name) for name in SHAPE},
-        **{name: getattr(args, name) for name in ("batch_size", "lr", "muon_lr", "weight_decay", "dropout", "seed")},
+        **{name: getattr(args, name) for name in ("batch_size", "lr", "weight_decay", "dropout", "seed")},
         "train_loss": round(statistics.mean(losses[-max(20, steps // 20) :]), 4),
         "val_loss": round(loss, 4),
         "cpu_seconds": round(seconds),

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from model import ModelArgs, Transformer
-from model.cli import from_settings, read_toml
+from model.cli import instances, read_toml
 from model.text.dataset import Dataset
 from model.text.prepare import prepare
 from model.text.sources import open_documents
@@ -124,11 +124,12 @@ def finished_race(data: str, config: Path, target: float) -> Race:
         file = Path(scratch) / "tokenizer.model"
         train_tokenizer((text for text, _ in open_documents([data])), file, "char", 1024)
         tokenizer = SentencePieceTokenizer(file)
-        args = from_settings(ModelArgs, settings | {"vocab_size": tokenizer.vocab_size})
+        settings |= {"vocab_size": tokenizer.vocab_size}
+        _, args, train = instances(settings, DataArgs, ModelArgs, TrainArgs)
         dataset = prepare(open_documents([data]), tokenizer, context=args.max_seq_len, cache_dir=scratch)
         torch.manual_seed(1337)
         gpt2 = GPT2(tokenizer.vocab_size, dataset)
-        trainer = Trainer(Transformer(args), dataset, from_settings(TrainArgs, settings), Path(scratch))
+        trainer = Trainer(Transformer(args), dataset, train, Path(scratch))
         race = Race(trainer, gpt2, target)
         race.run()
     return race

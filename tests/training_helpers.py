@@ -17,8 +17,9 @@ import torch.distributed as dist
 from torch import nn
 
 from model import ModelArgs, Transformer
+from model.cli import instances
 from model.text.dataset import Dataset
-from model.training.config import TrainArgs
+from model.training.config import SETTINGS_CLASSES, Run, TrainArgs
 from model.training.distributed import Ranks, processes
 from model.training.trainer import Trainer
 
@@ -49,6 +50,12 @@ def trainer(
     args = TrainArgs(out_dir=directory, **defaults | settings)
     torch.manual_seed(args.seed)
     return Trainer(network(model_args), text or dataset(), args, directory, ranks, resume=resume, **clock)
+
+
+def make_run(directory: Path = Path("run"), **settings: Any) -> Run:
+    """A new run with these settings, which are all given."""
+    data, model, train = instances(settings, *SETTINGS_CLASSES)
+    return Run(data, model, train, frozenset(settings), directory)
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:

@@ -30,8 +30,9 @@ class Parser(argparse.ArgumentParser):
         name = unknown[0].split("=")[0]
         if self.text_flag and not name.startswith("-"):
             self.error(f"unknown argument {name!r}: did you mean {format_flag(self.text_flag, ' '.join(unknown))}?")
-        close = difflib.get_close_matches(name, self._option_string_actions, n=1, cutoff=0.5)
-        self.error(f"unknown argument {name!r}: {f'did you mean {close[0]!r}?' if close else 'try --help'}")
+        flags = {flag.strip("-"): flag for flag in self._option_string_actions}  # dashes are alike in all of them
+        close = difflib.get_close_matches(name.strip("-"), flags, n=1, cutoff=0.6)
+        self.error(f"unknown argument {name!r}: {f'did you mean {flags[close[0]]!r}?' if close else 'try --help'}")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

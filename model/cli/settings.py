@@ -74,7 +74,7 @@ def from_table(table: Settings, *classes: type) -> Settings:
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
     """The end of an error message: the nearest of ``names``, or all of them if none is near."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return f": did you mean {close[0]!r}?" if close else f": give one of {', '.join(names)}"
 
 
@@ -92,7 +92,7 @@ def convert(name: str, value: Any, kind: Any) -> Any:
         elif isinstance(value, str) and dataclasses.is_dataclass(kind):
             value = tomllib.loads(f"value = {value}")["value"]
     if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
-        return from_settings(kind, from_table(value, kind))
+        return kind(**from_table(value, kind))
     if kind is float and has_type(value, int):
         return float(value)
     if kind is Path and isinstance(value, str):
@@ -102,23 +102,28 @@ def convert(name: str, value: Any, kind: Any) -> Any:
     return value
 
 
-def from_settings(cls: type, settings: Settings) -> Any:
-    """An instance of ``cls``. Settings that are not its fields are ignored."""
-    names = {field.name for field in dataclasses.fields(cls)}
-    return cls(**{name: value for name, value in settings.items() if name in names})
+def instances(settings: Settings, *classes: type) -> list[Any]:
+    """An instance of each dataclass, made from the settings that are its fields. Each setting is a field of one."""
+    fields = [setting_fields(cls) for cls in classes]
+    assert settings.keys() <= set().union(*fields)
+    return [cls(**{name: settings[name] for name in own if name in settings}) for cls, own in zip(classes, fields)]
+
+
+def values(*instances: Any) -> Settings:
+    """The fields of all instances by name."""
+    return {name: value for instance in instances for name, value in vars(instance).items()}
 
 
 def toml_text(*instances: Any) -> str:
     """All fields that are not None as TOML, the inverse of ``read_toml``."""
-    values = {name: value for instance in instances for name, value in vars(instance).items()}
-    return "".join(f"{name} = {toml_value(value)}\n" for name, value in values.items() if value is not None)
+    fields = values(*instances).items()
+    return "".join(f"{name} = {toml_value(value)}\n" for name, value in fields if value is not None)
 
 
-def format_flags(settings: Settings, *classes: type) -> str:
+def format_flags(settings: Settings) -> str:
     """The settings as flags, quoted for a shell; the inverse of ``read_flags``."""
     words = []
-    for name in setting_fields(*classes):
-        value = settings.get(name)
+    for name, value in settings.items():
         if value is None or value == ():
             continue
         if isinstance(value, bool):

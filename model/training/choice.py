@@ -8,7 +8,7 @@ from functools import partial
 
 import torch
 
-from ..cli import Settings, from_settings, note_if_slow
+from ..cli import note_if_slow
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from ..transformer import Transformer
@@ -23,29 +23,27 @@ ROUNDS = 3  # of timing; the fastest step of each model counts, so that a short 
 FIRST_GUESS = 1e4  # tokens per second of a model before it is timed, to choose the batch size at which it is timed
 
 
-def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> tuple[Settings, Forecast | None]:
+def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> tuple[Run, Forecast | None]:
     """Choose what ``minutes`` leave open: the size of the model, the batch size and other settings of the training.
 
-    Returns the chosen settings, and what to expect of the run; an empty dict, and a forecast only ``with_forecast``, if
-    nothing is open. Raises ValueError if the run does not fit into the memory.
+    Returns the run with the chosen settings, and what to expect of it, if anything was open or ``with_forecast``.
+    Raises ValueError if the run does not fit into the memory.
     """
-    run = replace(run, settings=run.settings | text.settings)
-    choosing = needs_choice(run.settings)
+    choosing = needs_choice(run)
     if not choosing:
         check_training_memory(run.model, run.train, ranks)
         if not with_forecast:
-            return {}, None
+            return run, None
     measure = partial(tokens_per_second, run.network, text.dataset, ranks)
     with note_if_slow("timing         models on this machine, to know what fits into the time"):
         ngram_loss = lowest_ngram_loss(text.dataset, text.tokenizer.vocab_size)
-        planner = Planner(run.settings, len(text.dataset.train), ngram_loss, ranks.world_size)
+        planner = Planner(run, len(text.dataset.train), ngram_loss, ranks.world_size)
         if not choosing:
-            return {}, planner.forecast(run.model, run.train, measure(run.model, run.train))
+            return run, planner.forecast(run.model, run.train, measure(run.model, run.train))
         speeds = time_models(measure, planner, ranks)
-    chosen, forecast = planner.choose(speeds)
-    run = replace(run, settings=run.settings | chosen)
+    run, forecast = planner.choose(speeds)
     check_training_memory(run.model, run.train, ranks)
-    return chosen, forecast
+    return run, forecast
 
 
 def time_models(
@@ -63,7 +61,7 @@ def time_models(
         lowest_loss = math.inf
         for model in planner.candidates():
             tokens = planner.planned_tokens(model, speeds.get(model, speed))
-            train = from_settings(TrainArgs, planner.training_settings(model, tokens))
+            train = planner.training_settings(model, tokens)
             try:
                 check_training_memory(model, train, ranks)
             except ValueError:

@@ -3,12 +3,12 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from ..cli import Settings, from_settings, read_toml
+from ..cli import read_toml
 from ..cli.machine import DeviceName
+from ..cli.settings import values
 from ..config import ModelArgs
 from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import Documents, open_documents
@@ -17,13 +17,12 @@ from ..weights import find_network
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
-# The peak learning rate of Muon, tuned for models that train in minutes. If train.py chooses the settings, the AdamW
-# beside Muon has the same peak learning rate.
-PEAK_LR = 0.02
-# By default, fine-tuning uses this fraction of PEAK_LR. In up to a minute of fine-tuning on another kind
-# of text, a fraction of 0.1 gave a loss 2 to 6% higher than 0.3, and a fraction of 1 about the same loss as 0.3
-# (benchmarks/choice.py).
+# By optimizer. The AdamW beside Muon has Muon's peak, which was tuned for models that train in minutes.
+PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
+# Fine-tuning has this fraction of the peak. In up to a minute of fine-tuning on another kind of text, 0.1 gave a loss
+# 2 to 6% higher than 0.3, and 1 about the same loss as 0.3 (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
+UNSET: Any = None  # the default of a field that is computed from others
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 
@@ -84,11 +83,10 @@ class TrainArgs:
 
     optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
     lr: Annotated[
-        float, "peak learning rate of AdamW; beside muon 0.02 if settings are chosen (--minutes)", Range(1e-12, 100)
-    ] = 3e-3
-    muon_lr: Annotated[float, "peak learning rate of Muon; lower by default with --init_from", Range(1e-12, 100)] = (
-        PEAK_LR
-    )
+        float,
+        "peak learning rate (default: 0.02 for muon, 0.003 for adamw; with --init_from 0.3 of it)",
+        Range(1e-12, 100),
+    ] = UNSET
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
@@ -107,6 +105,10 @@ class TrainArgs:
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
+        if self.lr is UNSET:
+            peak = PEAK_LR.get(self.optimizer, 0.0)
+            lr = round(FINE_TUNING_LR_FRACTION * peak, 6) if self.init_from else peak
+            object.__setattr__(self, "lr", lr)  # because the dataclass is frozen
         raise_problems(range_problems(self))
 
     @property
@@ -134,9 +136,12 @@ SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the sett
 
 @dataclass(frozen=True)
 class Run:
-    """A run to start or to resume. Settings that are missing have the defaults of their dataclasses."""
+    """A run to start or to resume."""
 
-    settings: Settings
+    data: DataArgs
+    model: ModelArgs
+    train: TrainArgs
+    given: frozenset[str]  # the names of the settings that are decided: set by hand, later also chosen; resuming: all
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
     resume: bool = False
@@ -144,24 +149,16 @@ class Run:
     # when resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
     keeps_text: bool = False
 
-    @cached_property
-    def data(self) -> DataArgs:
-        return from_settings(DataArgs, self.settings)
-
-    @cached_property
-    def model(self) -> ModelArgs:
-        return from_settings(ModelArgs, self.settings)
-
-    @cached_property
-    def train(self) -> TrainArgs:
-        return from_settings(TrainArgs, self.settings)
-
     @property
     def network(self) -> type[Transformer]:
         return find_network(self.train.network) if self.train.network else Transformer
 
+    def values(self) -> dict[str, Any]:
+        """Every setting by its name."""
+        return values(self.data, self.model, self.train)
 
-def read_run_settings(model: Path) -> Settings:
+
+def read_run_settings(model: Path) -> dict[str, Any]:
     """The settings of the run that made this model; empty if no run made it, or if they cannot be read."""
     file = model / CONFIG_FILE
     try:

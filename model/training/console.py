@@ -15,7 +15,7 @@ from ..cli import explain_out_of_memory, format_flags, format_path, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
-from .config import Run, TrainArgs
+from .config import Run
 from .distributed import Ranks, local_device
 from .estimate import PROCESS, count_parameters, training_memory
 from .evaluation import bits_per_byte
@@ -102,7 +102,7 @@ class Console:
         if not self.prints:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
-        prompt = tokenizer.encode(sample_prompt or self.text.settings["start_text"])  # the start text is not shown
+        prompt = tokenizer.encode(sample_prompt or self.text.start_text)  # the start text is not shown
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
@@ -149,7 +149,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, 
         f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}; cached in {data.entry}",
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
-        "training": f"{length}, lr {args.lr:g}, muon_lr {args.muon_lr:g}, dropout {args.dropout:g}",
+        "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
     }
     if forecast:
         rows["expected"] = describe_forecast(forecast, step_tokens, text)
@@ -189,7 +189,7 @@ def summary(trainer: Trainer, text: Text) -> str:
         f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
     if best >= text.unigram_loss:
-        rows["note"] = "no better than a unigram model: train longer, on more text, or with other --lr and --muon_lr"
+        rows["note"] = "no better than a unigram model: train longer, on more text, or with another --lr"
     elif last > 1.03 * best:  # the model is memorising the training text
         rows["note"] = (
             f"the run overfits: its last validation was {last:.4f}; more text, fewer steps, --dropout 0.2, or a "
@@ -206,7 +206,7 @@ def epochs(tokens: float, dataset: Dataset) -> str:
 
 
 def resume_command(directory: Path | None) -> str:
-    return f"python train.py --resume {format_flags({'out_dir': directory}, TrainArgs)}"
+    return f"python train.py --resume {format_flags({'out_dir': directory})}"
 
 
 def format_rows(rows: dict[str, str]) -> str:

@@ -86,7 +86,7 @@ def build_optimizers(
     betas = (args.beta1, args.beta2)
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
-        optimizers.append(Muon(hidden, dtype, lr=args.muon_lr, weight_decay=args.weight_decay))
+        optimizers.append(Muon(hidden, dtype, lr=args.lr, weight_decay=args.weight_decay))
     return optimizers
 
 

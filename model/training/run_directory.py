@@ -40,7 +40,7 @@ def run_directory(run: Run, text: Text, ranks: Ranks) -> Iterator[Path]:
 
 def write_run(run: Run, text: Text, lock: ExitStack) -> Path:
     directory = run.directory
-    if not run.resume and "out_dir" not in run.settings:
+    if not run.resume and not run.train.out_dir:
         directory = make_first_free(directory)
     directory.mkdir(parents=True, exist_ok=True)
     lock.enter_context(locked(directory))

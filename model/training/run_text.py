@@ -6,8 +6,7 @@ from typing import NamedTuple
 
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ..cli import Settings, from_settings, print_note, quantity
-from ..config import ModelArgs
+from ..cli import instances, print_note, quantity
 from ..text.dataset import Dataset
 from ..text.prepare import changed_since, load_dataset, prepare
 from ..text.separators import recognize
@@ -16,7 +15,7 @@ from ..text.token_cache import cache_home, runs_using
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
-from .config import DataArgs, Run, read_run_settings
+from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
 from .distributed import Ranks
 from .evaluation import ngram_losses, sampled_blocks
 from .state import read_progress
@@ -32,29 +31,30 @@ class Text(NamedTuple):
 
     tokenizer: Tokenizer
     dataset: Dataset
-    settings: Settings  # found in the text: doc_separator, start_text, and vocab_size of a model trained from scratch
-    notes: list[str]  # for the user
+    start_text: str  # put before a generation without a prompt
     unigram_loss: float  # nats per token when guessing each token by its frequency alone
 
 
-def prepare_text(run: Run, ranks: Ranks) -> Text:
+def prepare_text(run: Run, ranks: Ranks) -> tuple[Run, Text]:
     """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache.
+
+    Returns the run with what only the text tells: doc_separator, start_text, and vocab_size if it is trained from
+    scratch.
 
     The first process does this first. The others then do the same, and find its results in the cache; on another
     machine they make them from the same text.
     """
-    text = ranks.in_turn(lambda: read_text(run))
+    run, text, notes = ranks.in_turn(lambda: read_text(run))
     if ranks.first(lambda: text.dataset.fingerprint) != text.dataset.fingerprint:
         raise ValueError(f"process {ranks.rank} has another text than the first process: give all the same files")
-    for note in text.notes if ranks.is_first else ():
+    for note in notes if ranks.is_first else ():
         print_note(note)
-    return text
+    return run, text
 
 
-def read_text(run: Run) -> Text:
-    """``prepare_text`` in one process."""
-    data, settings = run.data, run.settings
-    context = settings.get("max_seq_len", ModelArgs.max_seq_len)
+def read_text(run: Run) -> tuple[Run, Text, list[str]]:
+    """``prepare_text`` in one process; the notes are for the user."""
+    data, context = run.data, run.model.max_seq_len
     notes: list[str] = []
     if run.resume:
         tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
@@ -71,10 +71,11 @@ def read_text(run: Run) -> Text:
             documents = replace(documents, separator=found.separator or None)
             notes += [f"documents      {found.note}"] if found.note else []
         if data.tokenizer in TOKENIZER_KINDS:
-            file = cached_tokenizer(documents, cache_home(), data.tokenizer, settings.get("vocab_size"))
+            vocab_size = run.model.vocab_size if "vocab_size" in run.given else None
+            file = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
             tokenizer = load_tokenizer(file)
         else:
-            tokenizer = load_tokenizer(Path(data.tokenizer), settings["vocab_size"] if run.train.init_from else None)
+            tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
         dataset = tokenize(data, documents, tokenizer, context)
     start_text = data.start_text
     if start_text is None:
@@ -86,10 +87,10 @@ def read_text(run: Run) -> Text:
                 f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
                 f"{context} (max_seq_len): shorten it"
             )
-    chosen: Settings = {"doc_separator": data.doc_separator, "start_text": start_text}
+    run = replace(run, data=replace(data, start_text=start_text))
     if not run.resume and not run.train.init_from:
-        chosen["vocab_size"] = tokenizer.vocab_size
-    return Text(tokenizer, dataset, chosen, notes, ngram_losses(dataset, tokenizer.vocab_size)[0])
+        run = replace(run, model=replace(run.model, vocab_size=tokenizer.vocab_size))
+    return run, Text(tokenizer, dataset, start_text, ngram_losses(dataset, tokenizer.vocab_size)[0]), notes
 
 
 def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
@@ -129,7 +130,7 @@ def tokenize(data: DataArgs, documents: Documents, tokenizer: Tokenizer, context
 def read_run_data_args(directory: Path) -> DataArgs | None:
     """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
     settings = read_run_settings(directory)
-    return from_settings(DataArgs, settings) if settings else None
+    return instances(settings, *SETTINGS_CLASSES)[0] if settings else None
 
 
 def read_run_dataset(

@@ -2,18 +2,18 @@
 
 import os
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
-from ..cli import Settings, from_settings, print_note, quantity, read_toml
-from ..cli.settings import setting_fields
+from ..cli import Settings, instances, print_note, quantity, read_toml
+from ..cli.settings import setting_fields, values
 from ..config import ModelArgs
 from ..text.sources import is_pipe
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
-from .config import CONFIG_FILE, FINE_TUNING_LR_FRACTION, PEAK_LR, SETTINGS_CLASSES, DataArgs, Run, TrainArgs
+from .config import CONFIG_FILE, SETTINGS_CLASSES, DataArgs, Run
 from .distributed import Ranks, local_device
 from .run_directory import check_free
 from .sizing import has_size, needs_choice
@@ -40,13 +40,11 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     for spec in (*data.data, *data.val_data):
         if ranks.world_size > 1 and is_pipe(spec) and not run.keeps_text:
             raise ValueError(f"{spec} is a pipe, which only one of several processes can read: save the text to a file")
-    if train.batch_size % ranks.world_size and ("batch_size" in run.settings or not needs_choice(run.settings)):
+    if train.batch_size % ranks.world_size and ("batch_size" in run.given or not needs_choice(run)):
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
         )
-    # These raise ValueError for an architecture, a network or a device that is impossible.
-    from_settings(ModelArgs, run.settings)  # if the size is chosen later, of the default size
     if train.network:
         find_network(train.network)
     local_device(train.device, ranks)
@@ -58,16 +56,19 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     if not config and flags.keys().isdisjoint({"minutes", "max_steps"}):
         file = {"minutes": DEFAULT_MINUTES}
     settings = file | flags
+    given = frozenset(settings)
     if "init_from" in settings:
-        settings = fine_tuning_settings(file, flags)
-    elif needs_choice(settings) and not has_size(settings) and settings["minutes"] < SHORT_RUN_MINUTES:
-        settings.setdefault("max_seq_len", SHORT_CONTEXT)
-    if "out_dir" in settings:
-        check_free(settings["out_dir"])
-        return Run(settings, settings["out_dir"])
-    name = config.stem if config else Path(urlsplit(from_settings(DataArgs, settings).data[0]).path).name.split(".")[0]
+        settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
+    data, model, train = instances(settings, *SETTINGS_CLASSES)
+    if train.out_dir:
+        check_free(train.out_dir)
+    name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
-    return Run(settings, RUNS / (name or "text"))
+    run = Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
+    is_short = train.minutes is not None and train.minutes < SHORT_RUN_MINUTES
+    if is_short and needs_choice(run) and not has_size(run) and "max_seq_len" not in given:
+        run = replace(run, model=replace(model, max_seq_len=SHORT_CONTEXT))
+    return run
 
 
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
@@ -83,7 +84,9 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     if saved.get("tokenizer") != "bpe":
         # It matters only for a bpe tokenizer that is trained. With any other, the original run ignored it, too.
         settings.pop("vocab_size", None)
-    before, after = with_defaults(saved), with_defaults(saved | settings)
+    given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
+    data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
+    before, after = values(*instances(saved, *SETTINGS_CLASSES)), values(data, model, train)
     changes = {name: f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]}
     fixed = {"tokenizer", "optimizer", "init_from", "network", *setting_fields(ModelArgs)}
     conflicts = [change for name, change in changes.items() if name in fixed]
@@ -91,7 +94,8 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     text_settings = setting_fields(DataArgs).keys() - {"start_text", "tokenizer"}
     keeps_text = settings.keys().isdisjoint(text_settings)
-    run = Run(saved | settings, directory, resume=True, changes=tuple(changes.values()), keeps_text=keeps_text)
+    changed = tuple(changes.values())
+    run = Run(data, model, train, given, directory, resume=True, changes=changed, keeps_text=keeps_text)
     progress = read_progress(directory)
     if progress and progress.step > run.train.step_limit:
         raise ValueError(
@@ -101,27 +105,19 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     return run
 
 
-def with_defaults(settings: Settings) -> dict[str, Any]:
-    """Every setting of a run."""
-    return {name: value for cls in SETTINGS_CLASSES for name, value in vars(from_settings(cls, settings)).items()}
+def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:
+    """The architecture and the tokenizer of ``source``, which replace those of a config.
 
-
-def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
-    """The settings with the architecture and the tokenizer of ``init_from``, which replace those of a config.
-
-    A flag may lower ``max_seq_len``. The default learning rates are lower than in training from scratch.
-
-    Raises ValueError if the ``flags`` set another architecture, or ask for a new tokenizer.
+    A flag may lower ``max_seq_len``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
+    tokenizer.
     """
-    settings = file | flags
-    source = settings["init_from"]
     checkpoint = open_checkpoint(source)
-    if checkpoint.subclass_name not in (None, settings.get("network")):
+    if checkpoint.subclass_name not in (None, network):
         name = checkpoint.subclass_name
         raise ValueError(f"{source} holds the weights of {name}: give --network {name}")
-    architecture = vars(checkpoint.args)
+    longest = checkpoint.args.max_seq_len
     context = flags.get("max_seq_len", FINE_TUNING_CONTEXT)
-    fixed = architecture | {"max_seq_len": min(context, architecture["max_seq_len"])}
+    fixed = vars(checkpoint.args) | {"max_seq_len": min(context, longest)}
     for name, value in flags.items():
         if name in fixed and value != fixed[name]:
             raise ValueError(
@@ -133,11 +129,9 @@ def fine_tuning_settings(file: Settings, flags: Settings) -> Settings:
             f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "
             "--tokenizer out, or give the file of that tokenizer"
         )
-    if "max_seq_len" not in flags and architecture["max_seq_len"] > context:
+    if "max_seq_len" not in flags and longest > context:
         print_note(
-            f"note: to save memory, the run has a context of {context:,} tokens; {source} has "
-            f"{architecture['max_seq_len']:,}, and --max_seq_len sets another number"
+            f"note: to save memory, the run has a context of {context:,} tokens; {source} has {longest:,}, and "
+            "--max_seq_len sets another number"
         )
-    lr = PEAK_LR if settings.get("optimizer", "muon") == "muon" else TrainArgs.lr
-    rates = {name: round(FINE_TUNING_LR_FRACTION * peak, 6) for name, peak in (("lr", lr), ("muon_lr", PEAK_LR))}
-    return rates | settings | fixed | {"tokenizer": tokenizer}
+    return fixed | {"tokenizer": tokenizer}

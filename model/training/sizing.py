@@ -9,14 +9,13 @@ docs/scaling.md shows how well it predicts runs that it was not fitted to.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..cli import Settings, from_settings
 from ..config import ModelArgs
 from ..text.dataset import Dataset
-from .config import PEAK_LR, TrainArgs
+from .config import UNSET, Run, TrainArgs
 from .estimate import count_parameters
 from .evaluation import ngram_losses
 
@@ -36,6 +35,8 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (1024, 10, 16, 8),
 )
 SIZE = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim")  # chosen together, or not at all
+CHOSEN = {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len", "batch_size", "max_steps"}
+CHOSEN |= {"decay_start", "weight_decay", "eval_every", "eval_tokens", "sample_every"}
 NGRAM_ORDER = 6  # largest n of the n-gram models; the lowest of their losses shows how hard the text is to predict
 OVERHEAD = 0.05  # fraction of the minutes for validation, checkpoints and samples
 FINE_TUNING_EPOCHS = 3  # on two small texts, 3 epochs were better than 2 and 4 (benchmarks/choice.py)
@@ -96,14 +97,14 @@ class Forecast(NamedTuple):
     ends_early: bool = False  # chosen, because more steps are hardly worth their time
 
 
-def has_size(settings: Settings) -> bool:
+def has_size(run: Run) -> bool:
     """Whether the size of the model is given."""
-    return bool(settings.get("init_from")) or not settings.keys().isdisjoint(SIZE)
+    return run.train.init_from is not None or not run.given.isdisjoint(SIZE)
 
 
-def needs_choice(settings: Settings) -> bool:
+def needs_choice(run: Run) -> bool:
     """Whether anything is to be chosen: minutes are set, but not both a size and a batch size."""
-    return bool(settings.get("minutes")) and not (has_size(settings) and "batch_size" in settings)
+    return run.train.minutes is not None and not (has_size(run) and "batch_size" in run.given)
 
 
 def lowest_ngram_loss(dataset: Dataset, vocab_size: int) -> float:
@@ -117,37 +118,38 @@ def training_seconds(minutes: float) -> float:
 
 @dataclass(frozen=True)
 class Planner:
-    """Computes what a run may leave open. ``settings`` override whatever is computed."""
+    """Computes what a run may leave open. The settings that are given are kept."""
 
-    settings: Settings
+    run: Run
     train_tokens: int  # in the training text
     ngram_loss: float  # nats per token of the best n-gram model: shows the law how hard the text is to predict
     processes: int = 1  # that share a batch
 
     def candidates(self) -> list[ModelArgs]:
         """The models to choose from, from small to large."""
-        sizes = [{}] if has_size(self.settings) else [dict(zip(SIZE, size)) for size in LADDER]
-        return [from_settings(ModelArgs, size | self.settings) for size in sizes]
+        if has_size(self.run):
+            return [self.run.model]
+        sizes = [dict(zip(SIZE, (*size, UNSET, UNSET))) for size in LADDER]
+        return [replace(self.run.model, **size) for size in sizes]
 
-    def choose(self, speeds: Mapping[ModelArgs, float]) -> tuple[Settings, Forecast]:
+    def choose(self, speeds: Mapping[ModelArgs, float]) -> tuple[Run, Forecast]:
         """Choose the model with the lowest predicted loss. ``speeds`` has the tokens per second of each candidate.
 
-        Returns the settings to train it with that ``settings`` leave open, and what to expect.
+        Returns the run with that model and the settings to train it, and what to expect.
         """
         planned = {model: self.planned_tokens(model, speed) for model, speed in speeds.items()}
         model = min(planned, key=lambda model: self.predicted_loss(model, planned[model]))
         tokens, speed = planned[model], speeds[model]
-        if not has_size(self.settings) and "tie_embeddings" not in self.settings:
+        if not has_size(self.run) and "tie_embeddings" not in self.run.given:
             tied = self.memorization(model, tokens) > TIE_ABOVE
             model = replace(model, tie_embeddings=tied)  # takes the same time
-        chosen = self.training_settings(model, tokens)
-        if tokens < training_seconds(self.settings["minutes"]) * speed:
-            chosen.setdefault("max_steps", max(1, int(tokens / (chosen["batch_size"] * model.max_seq_len))))
-        forecast = self.forecast(model, from_settings(TrainArgs, chosen), speed)
-        names = ("dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings", "max_seq_len")
-        chosen |= {name: getattr(model, name) for name in names}
-        chosen |= validation_settings(forecast.steps, tokens)
-        return {name: value for name, value in chosen.items() if name not in self.settings}, forecast
+        train = self.training_settings(model, tokens)
+        if train.max_steps is None and tokens < self.seconds() * speed:
+            train = replace(train, max_steps=max(1, int(tokens / (train.batch_size * model.max_seq_len))))
+        forecast = self.forecast(model, train, speed)
+        open_settings = validation_settings(forecast.steps, tokens)
+        train = replace(train, **{name: open_settings[name] for name in open_settings.keys() - self.run.given})
+        return replace(self.run, model=model, train=train, given=self.run.given | CHOSEN), forecast
 
     def planned_tokens(self, model: ModelArgs, speed: float) -> float:
         """How many tokens to train on at ``speed`` tokens per second.
@@ -156,13 +158,13 @@ class Planner:
         most MAX_EPOCHS epochs of the text, and tokens at the end that lower the loss by less than MIN_GAIN are dropped.
         Fine-tuning takes at most FINE_TUNING_EPOCHS.
         """
-        tokens = training_seconds(self.settings["minutes"]) * speed
-        if self.settings.get("max_steps"):
-            batch_size = self.training_settings(model, tokens)["batch_size"]
-            return min(tokens, self.settings["max_steps"] * batch_size * model.max_seq_len)
-        if self.settings.get("init_from"):
+        tokens = self.seconds() * speed
+        max_steps = self.run.train.max_steps
+        if max_steps is not None:
+            return min(tokens, max_steps * self.training_settings(model, tokens).batch_size * model.max_seq_len)
+        if self.run.train.init_from:
             return min(tokens, FINE_TUNING_EPOCHS * self.train_tokens)
-        if has_size(self.settings):
+        if has_size(self.run):
             return tokens
         tokens = min(tokens, MAX_EPOCHS * self.train_tokens)
         good_enough = self.predicted_loss(model, tokens) * (1 + MIN_GAIN)
@@ -170,8 +172,12 @@ class Planner:
             tokens *= 0.9
         return tokens
 
-    def training_settings(self, model: ModelArgs, tokens: float) -> Settings:
-        """``settings``, and the batch size, learning rates, ``decay_start`` and weight decay of a run of ``tokens``.
+    def seconds(self) -> float:
+        """The seconds of the run that remain for training steps."""
+        return training_seconds(self.run.train.minutes or 0)
+
+    def training_settings(self, model: ModelArgs, tokens: float) -> TrainArgs:
+        """The settings of a run of ``tokens``: batch size, ``decay_start`` and weight decay unless they are given.
 
         The batch size grows with the square root of the tokens. For a vocabulary above 2048 it also grows with the
         square root of the vocabulary size, because a batch otherwise holds few examples of each piece. Weight decay
@@ -182,16 +188,14 @@ class Planner:
         rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
         rows = max(2, min(rows, 64))
         decay = 0.1 * max(1.0, self.memorization(model, tokens) / 5) ** 1.5
-        if self.settings.get("init_from"):
+        if self.run.train.init_from:
             decay = TrainArgs.weight_decay  # more would shrink the weights that the model has learnt
-        chosen = {
+        chosen: dict[str, Any] = {
             "batch_size": self.processes * max(1, round(rows / self.processes)),
-            "lr": PEAK_LR if self.settings.get("optimizer", "muon") == "muon" else TrainArgs.lr,
-            "muon_lr": PEAK_LR,
             "decay_start": 0.1,
             "weight_decay": round(min(decay, 0.8), 1),
         }
-        return chosen | self.settings
+        return replace(self.run.train, **{name: chosen[name] for name in chosen.keys() - self.run.given})
 
     def memorization(self, model: ModelArgs, tokens: float) -> float:
         """How much of the text a run may memorise: epochs times the square root of parameters per token of text."""
@@ -208,10 +212,10 @@ class Planner:
             steps = min(steps, training_seconds(train.minutes) * speed / step_tokens)
         steps = max(1, int(steps))
         loss = None if train.init_from else self.predicted_loss(model, steps * step_tokens)
-        return Forecast(speed, steps, loss, ends_early=train.max_steps != self.settings.get("max_steps"))
+        return Forecast(speed, steps, loss, ends_early=train.max_steps != self.run.train.max_steps)
 
 
-def validation_settings(steps: int, tokens: float) -> Settings:
+def validation_settings(steps: int, tokens: float) -> dict[str, Any]:
     """Ten to twenty validations per run, on few tokens so that each is quick, and a sample at every second one.
 
     A run of fewer than ten steps validates after each.

@@ -203,9 +203,7 @@ class Trainer:
         remedy = "start again"
         if self.saved_step:
             remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
-        raise ValueError(
-            f"step {self.progress.step}: {message}; {remedy} with half of --lr and --muon_lr, or a smaller --grad_clip"
-        )
+        raise ValueError(f"step {self.progress.step}: {message}; {remedy} with half of --lr, or a smaller --grad_clip")
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""

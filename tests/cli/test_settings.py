@@ -10,7 +10,7 @@ from model.cli import (
     add_flags,
     format_flags,
     format_path,
-    from_settings,
+    instances,
     read_flags,
     read_toml,
     toml_text,
@@ -78,7 +78,7 @@ def test_flags_and_files_are_parsed_to_the_same_values(tmp_path, name, values, t
     for settings in (flags(f"--{name}", *values), toml(tmp_path, f"{name} = {text}")):
         assert settings == {name: value}
         assert type(settings[name]) is type(value)
-        assert getattr(from_settings(Everything, settings), name) == value
+        assert getattr(Everything(**settings), name) == value
 
 
 def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
@@ -88,8 +88,7 @@ def test_a_switch_takes_no_value_and_can_be_negated(tmp_path):
 
 def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     settings = toml(tmp_path, "count = 10\nrate = 0.1\nseed = 1") | flags("--count", "20", "--on")
-    assert from_settings(Everything, settings) == Everything(count=20, rate=0.1, on=True)
-    assert from_settings(Other, settings) == Other(seed=1)
+    assert instances(settings, *CLASSES) == [Everything(count=20, rate=0.1, on=True), Other(seed=1)]
 
 
 @pytest.mark.parametrize(
@@ -127,9 +126,9 @@ def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
     ],
 )
 def test_settings_written_as_flags_or_toml_are_read_back_unchanged(everything, tmp_path):
-    assert from_settings(Everything, toml(tmp_path, toml_text(everything))) == everything
-    words = shlex.split(format_flags(vars(everything), Everything))
-    assert from_settings(Everything, flags(*words)) == everything
+    assert Everything(**toml(tmp_path, toml_text(everything))) == everything
+    words = shlex.split(format_flags(vars(everything)))
+    assert Everything(**flags(*words)) == everything
 
 
 @pytest.mark.parametrize("path", ["-x", "--help", "a b", "-a 'b"])

@@ -14,7 +14,7 @@ from text_helpers import join_chunks
 
 from generate import Options
 from model import KVCache, ModelArgs, generate
-from model.cli import Parser, add_flags, from_settings, read_flags, read_toml, toml_text
+from model.cli import Parser, add_flags, instances, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
 from model.decoding.prompts import Prompt
 from model.decoding.samples import Sample
@@ -60,11 +60,11 @@ def test_flags_are_refused_or_round_trip_through_a_toml_file(tmp_path_factory, c
     add_flags(parser, *classes)
     with suppress(ValueError, SystemExit):
         settings = read_flags(parser.parse_args(arguments), *classes)
-        instances = [from_settings(cls, settings) for cls in classes]
+        made = instances(settings, *classes)
         file = tmp_path_factory.getbasetemp() / "flags.toml"
-        file.write_text(toml_text(*instances), encoding="utf-8")
+        file.write_text(toml_text(*made), encoding="utf-8")
         again = read_toml(file, *classes)
-        assert repr([from_settings(cls, again) for cls in classes]) == repr(instances)
+        assert repr(instances(again, *classes)) == repr(made)
 
 
 # --- the cache --------------------------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(cap
     assert "or on another split of it" in again("text.txt", "--resume", "--val_fraction", "0.2")
     Path("moved.txt").write_text(TEXT, encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
-    assert "data ('text.txt',) -> ('moved.txt',); lr 0.003 -> 0.001" in err
+    assert "data ('text.txt',) -> ('moved.txt',); lr 0.02 -> 0.001" in err
 
 
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
@@ -299,9 +299,9 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
 def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
     stderr_of(capsys, "small.toml", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
     tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--eval_tokens", "100"]
-    frozen = ["--max_steps", "1", "--lr", "1e-9", "--muon_lr", "1e-9"]
+    frozen = ["--max_steps", "1", "--lr", "1e-9"]
     err = stderr_of(capsys, *tune, "--out_dir", "tuned", *frozen)
-    assert "from base, lr 1e-09, muon_lr 1e-09, " in err
+    assert "from base, lr 1e-09, " in err
     base, tuned = (load_model(name) for name in ("base", "tuned"))
     assert tuned.args == base.args
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))

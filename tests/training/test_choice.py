@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from training_helpers import ARGS, dataset
+from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs, Transformer
-from model.cli import from_settings
 from model.training import choice, sizing
 from model.training.choice import time_models, tokens_per_second
 from model.training.config import TrainArgs
@@ -45,13 +44,13 @@ def chosen(tokens: int = 1_000_000, speed: float = 1.0, processes: int = 1, meas
     """The settings, and those that are chosen for a text of so many tokens."""
     settings = {"minutes": 5.0, "dtype": "float32", "device": "cpu", "vocab_size": VOCABULARY} | settings
     measure = partial(measure, speed=speed) if speed != 1 else measure
-    planner = Planner(settings, tokens, NGRAM_LOSS, processes)
+    planner = Planner(make_run(**settings), tokens, NGRAM_LOSS, processes)
     speeds = time_models(measure, planner, Ranks(world_size=processes))
-    return settings | planner.choose(speeds)[0]
+    return planner.choose(speeds)[0].values()
 
 
 def hidden(settings: dict) -> int:
-    return count_parameters(from_settings(ModelArgs, settings | {"vocab_size": VOCABULARY})).hidden
+    return count_parameters(ModelArgs(**{name: settings[name] for name in vars(ARGS)})).hidden
 
 
 @given(hidden=st.integers(10**4, 10**8), tokens=st.floats(1e4, 1e9), unique=st.integers(10**4, 10**8))
@@ -72,7 +71,7 @@ def test_the_law_predicts_the_losses_of_the_recorded_runs():
 
 
 def candidates(**settings) -> list[ModelArgs]:
-    return Planner(OPEN | settings, 1_000_000, NGRAM_LOSS).candidates()
+    return Planner(make_run(**OPEN | settings), 1_000_000, NGRAM_LOSS).candidates()
 
 
 def test_candidates_grow_in_size_and_a_given_size_is_the_only_one():
@@ -110,7 +109,6 @@ def test_explicit_settings_are_kept():
     settings = chosen(**explicit)
     assert {name: settings[name] for name in explicit} == explicit
     assert (settings["dim"], settings["n_layers"]) in {size[:2] for size in sizing.LADDER}
-    assert settings["muon_lr"] == chosen()["lr"] > chosen(optimizer="adamw")["lr"] == TrainArgs.lr
 
 
 def test_explicit_max_steps_limit_the_tokens_and_allow_more_epochs_than_would_be_chosen():
@@ -118,9 +116,9 @@ def test_explicit_max_steps_limit_the_tokens_and_allow_more_epochs_than_would_be
     assert (few["max_steps"], few["eval_every"]) == (50, 5)
     many = chosen(100_000, minutes=60.0, max_steps=10**6)
     assert many["max_steps"] == 10**6
-    model, train = from_settings(ModelArgs, many), from_settings(TrainArgs, many)
-    steps = Planner(many, 100_000, NGRAM_LOSS).forecast(model, train, simulated(model)).steps
-    assert steps * train.batch_size * model.max_seq_len > 12 * 100_000
+    run = make_run(**many)
+    steps = Planner(run, 100_000, NGRAM_LOSS).forecast(run.model, run.train, simulated(run.model)).steps
+    assert steps * run.train.batch_size * run.model.max_seq_len > 12 * 100_000
     assert 10 <= steps / many["eval_every"] <= 20
 
 
@@ -129,7 +127,7 @@ def test_on_a_small_text_the_run_ends_before_its_minutes():
     seen = settings["max_steps"] * settings["batch_size"] * settings["max_seq_len"]
     assert seen <= 1.05 * MAX_EPOCHS * 30_000
     assert settings["weight_decay"] > 0.1
-    assert "max_steps" not in chosen(30_000_000, speed=20, minutes=1.0)
+    assert chosen(30_000_000, speed=20, minutes=1.0)["max_steps"] is None
 
 
 def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
@@ -142,14 +140,14 @@ def test_only_models_that_fit_into_the_memory_are_chosen(monkeypatch):
 
 
 def test_a_choice_is_needed_with_minutes_unless_size_and_batch_size_are_set():
-    given = [{}, {"batch_size": 4}, {"dim": 64}, {"init_from": "runs/demo"}]
-    assert all(needs_choice({"minutes": 2.0} | settings) for settings in given)
+    given = [{}, {"batch_size": 4}, {"dim": 64}, {"init_from": Path("runs/demo")}]
+    assert all(needs_choice(make_run(minutes=2.0, **settings)) for settings in given)
     given = [{"max_steps": 100}, *({"minutes": 2.0, "batch_size": 4} | size for size in ({"dim": 64}, given[-1]))]
-    assert not any(needs_choice(settings) for settings in given)
+    assert not any(needs_choice(make_run(**settings)) for settings in given)
 
 
 def test_a_forecast_ends_after_the_steps_or_the_minutes():
-    planner = Planner({}, len(dataset().train), lowest_ngram_loss(dataset(), ARGS.vocab_size))
+    planner = Planner(make_run(), len(dataset().train), lowest_ngram_loss(dataset(), ARGS.vocab_size))
 
     def forecast(**settings):
         return planner.forecast(ARGS, TrainArgs(**settings), speed=90_000)
@@ -177,7 +175,7 @@ def test_with_a_fixed_architecture_only_the_batch_size_is_chosen(model):
 def test_weight_decay_grows_with_the_epochs_and_with_the_vocabulary():
     def weight_decay(vocab_size, epochs):
         model = dataclasses.replace(ARGS, vocab_size=vocab_size)
-        return Planner({}, 30_000, NGRAM_LOSS).training_settings(model, epochs * 3e4)["weight_decay"]
+        return Planner(make_run(), 30_000, NGRAM_LOSS).training_settings(model, epochs * 3e4).weight_decay
 
     assert weight_decay(300, 0.5) < weight_decay(300, 12) < weight_decay(1024, 12)
     assert weight_decay(1024, 0.5) == 0.1
@@ -188,7 +186,7 @@ def test_fine_tuning_on_a_small_text_ends_after_a_few_epochs():
     small, large = (chosen(tokens, speed=20, **model) for tokens in (30_000, 300_000_000))
     seen = small["max_steps"] * small["batch_size"] * 256
     assert seen == pytest.approx(FINE_TUNING_EPOCHS * 30_000, rel=0.02)
-    assert "max_steps" not in large
+    assert large["max_steps"] is None
     assert small["weight_decay"] == 0.1, "more would shrink the weights that the model has learnt"
     assert chosen(30_000, speed=20, dim=96, n_layers=3)["weight_decay"] > 0.1
     assert chosen(30_000, speed=20, **model, max_steps=9)["max_steps"] == 9
@@ -240,8 +238,8 @@ def test_a_short_load_while_one_size_is_timed_does_not_decide():
 def test_the_batch_grows_with_the_square_root_of_the_tokens(tokens, rows):
     model = ModelArgs(dim=64, n_layers=2, vocab_size=VOCABULARY, max_seq_len=256)
     for processes in (1, 3):
-        planner = Planner({}, 1_000_000, NGRAM_LOSS, processes)
-        assert planner.training_settings(model, tokens)["batch_size"] == processes * max(1, round(rows / processes))
+        planner = Planner(make_run(), 1_000_000, NGRAM_LOSS, processes)
+        assert planner.training_settings(model, tokens).batch_size == processes * max(1, round(rows / processes))
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,9 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from training_helpers import ARGS, dataset, trainer
+from training_helpers import ARGS, dataset, make_run, trainer
 
-from model.training.config import Run, TrainArgs
+from model.training.config import TrainArgs
 from model.training.console import Console, announcement, describe_forecast, summary
 from model.training.distributed import Ranks
 from model.training.run_text import Text
@@ -32,9 +32,7 @@ class SpacedLetters:
         return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-TEXT = Text(
-    SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), {"start_text": ""}, [], unigram_loss=2.345
-)
+TEXT = Text(SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), "", unigram_loss=2.345)
 
 
 def train_in_console(run) -> int:
@@ -48,9 +46,7 @@ def train_in_console(run) -> int:
 def test_the_announcement(monkeypatch):
     monkeypatch.setattr("model.training.console.free_memory", lambda device: 3 * 10**9)
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
-    run = Run(
-        settings | {"init_from": Path("base")}, Path("run"), resume=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2")
-    )
+    run = replace(make_run(**settings, init_from=Path("base")), resume=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2"))
     forecast = Forecast(2400.0, 48, 1.25, ends_early=True)
     assert announcement(run, TEXT, Ranks(), forecast, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
@@ -58,8 +54,7 @@ def test_the_announcement(monkeypatch):
         "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11; "
         "cached in cache/tokens-1",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
-        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.003, muon_lr 0.02, "
-        "dropout 0",
+        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.006, dropout 0",
         "expected       about 1.25 nats per token, 1.80 bits per byte, after 48 steps, 6.1 epochs, at 2,400 tokens/s, "
         "ending after about 00:01: more steps are hardly worth their time",
         "resuming       lr 0.1 -> 0.2; seed 1 -> 2",

@@ -1,11 +1,12 @@
 """The document separator and the start text are chosen for the training text and become settings of the run."""
 
 import pytest
+from training_helpers import make_run
 
 from model.text.prepare import prepare
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
-from model.training.config import CONFIG_FILE, Run, read_run_settings
+from model.training.config import CONFIG_FILE, read_run_settings
 from model.training.distributed import Ranks
 from model.training.run_text import MIN_DOCUMENTS, choose_start_text, prepare_text, read_text
 from model.weights import load_tokenizer
@@ -22,27 +23,27 @@ def write(path, text):
 def test_a_separator_is_recognized_unless_one_is_set_and_splits_the_text(tmp_path, separator, documents):
     file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
     settings = {"data": (file,), "val_data": (file,), "tokenizer": "char", "max_seq_len": 9}
-    text = read_text(Run(settings | {"doc_separator": separator}, tmp_path / "run"))
-    assert text.settings["doc_separator"] == ("<|endoftext|>" if separator is None else separator)
+    run, text, notes = read_text(make_run(**settings, doc_separator=separator))
+    assert run.data.doc_separator == ("<|endoftext|>" if separator is None else separator)
     for ids in (text.dataset.train, text.dataset.val):
         assert (ids == text.tokenizer.bos_id).sum() == documents
-    assert ["split at <|endoftext|>, 4 times" in note for note in text.notes] == ([True] if separator is None else [])
+    assert ["split at <|endoftext|>, 4 times" in note for note in notes] == ([True] if separator is None else [])
 
 
 def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, capsys):
     file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 9))
     settings = {"data": (file,), "tokenizer": "char", "max_steps": 3, "max_seq_len": 999}
     with pytest.raises(ValueError, match="give more text"):
-        prepare_text(Run(settings, tmp_path / "run"), Ranks())
+        prepare_text(make_run(**settings), Ranks())
     assert capsys.readouterr().err == ""
-    text = prepare_text(Run(settings | {"max_seq_len": 9}, tmp_path / "run"), Ranks())
+    run, text = prepare_text(make_run(**settings | {"max_seq_len": 9}), Ranks())
     assert capsys.readouterr().err.startswith("documents ")
-    assert text.settings["doc_separator"] == "<|endoftext|>"
-    assert text.settings["vocab_size"] == text.tokenizer.vocab_size
+    assert run.data.doc_separator == "<|endoftext|>"
+    assert run.model.vocab_size == text.tokenizer.vocab_size
     for name in ("start_text", "sample_prompt"):
         with pytest.raises(ValueError, match=rf"{name} is 9 tokens long, .* a context of 9 "):
-            prepare_text(Run(settings | {"max_seq_len": 9, name: STORY[:8]}, tmp_path / "run"), Ranks())
-        prepare_text(Run(settings | {"max_seq_len": 9, name: STORY[:7]}, tmp_path / "run"), Ranks())
+            prepare_text(make_run(**settings | {"max_seq_len": 9, name: STORY[:8]}), Ranks())
+        prepare_text(make_run(**settings | {"max_seq_len": 9, name: STORY[:7]}), Ranks())
 
 
 @pytest.mark.parametrize(

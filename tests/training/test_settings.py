@@ -39,23 +39,22 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults():
     Path("mine.toml").write_text("dim = 64\nlr = 0.5\n", encoding="utf-8")
     mine = resolved("mine.toml", n_heads=2, lr=0.25)
     assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, 0.25)
-    assert mine.train.muon_lr == TrainArgs().muon_lr
 
 
 def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
-    assert (chosen.settings["minutes"], "dim" in chosen.settings, needs_choice(chosen.settings)) == (2.5, False, True)
-    assert resolved(data=("a.txt",), minutes=7.0).settings["minutes"] == 7.0
+    assert (chosen.train.minutes, "dim" in chosen.given, needs_choice(chosen)) == (2.5, False, True)
+    assert resolved(data=("a.txt",), minutes=7.0).train.minutes == 7.0
     by_steps = resolved(data=("a.txt",), max_steps=9)
-    assert (by_steps.train.minutes, by_steps.train.max_steps, needs_choice(by_steps.settings)) == (None, 9, False)
+    assert (by_steps.train.minutes, by_steps.train.max_steps, needs_choice(by_steps)) == (None, 9, False)
 
 
 @pytest.mark.parametrize(
-    ("minutes", "others", "context"), [(1.9, {}, 128), (2.0, {}, None), (1.9, {"max_seq_len": 64}, 64),
-                                       (1.9, {"dim": 64}, None)],
+    ("minutes", "others", "context"), [(1.9, {}, 128), (2.0, {}, 256), (1.9, {"max_seq_len": 64}, 64),
+                                       (1.9, {"dim": 64}, 256)],
 )  # fmt: skip
 def test_below_two_minutes_the_context_of_a_chosen_model_is_half_of_the_default(minutes, others, context):
-    assert resolved(data=("a.txt",), minutes=minutes, **others).settings.get("max_seq_len") == context
+    assert resolved(data=("a.txt",), minutes=minutes, **others).model.max_seq_len == context
 
 
 @pytest.mark.parametrize(
@@ -128,14 +127,16 @@ def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published, 
     assert resolved(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert resolved(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
     save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long", ids={})
-    assert resolved(init_from=Path("long")).settings["max_seq_len"] == 1024
+    assert resolved(init_from=Path("long")).model.max_seq_len == 1024
     assert "4,096" in capsys.readouterr().err
-    assert resolved(init_from=Path("long"), max_seq_len=2048).settings["max_seq_len"] == 2048
+    assert resolved(init_from=Path("long"), max_seq_len=2048).model.max_seq_len == 2048
 
 
 def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(published):
     Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n', encoding="utf-8")
-    assert (resolved("tune.toml").train.lr, resolved("tune.toml").train.muon_lr) == (0.5, 0.006)
+    assert resolved("tune.toml").train.lr == 0.5
+    assert resolved(data=("a.txt",)).train.lr == 0.02
+    assert resolved(data=("a.txt",), optimizer="adamw").train.lr == 0.003
     assert resolved(init_from=published).train.lr == 0.006
     assert resolved(init_from=published, optimizer="adamw").train.lr == 0.0009
     write_run("run", lr=0.02, init_from=published)
@@ -157,7 +158,7 @@ def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name
 
 def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():
     three = Ranks(world_size=3)
-    assert needs_choice(resolved(ranks=three, data=("a.txt",), minutes=1.0).settings)
+    assert needs_choice(resolved(ranks=three, data=("a.txt",), minutes=1.0))
     for settings in ({"minutes": 1.0, "batch_size": 7}, {"max_steps": 9}):
         with pytest.raises(ValueError, match=r"batch_size is \d+, for 3 processes: give a multiple of 3"):
             resolved(ranks=three, data=("a.txt",), **settings)

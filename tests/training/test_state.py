@@ -20,7 +20,7 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= load_tensors(
         tmp_path / STATE
     ).keys()
-    restored = trainer(tmp_path, seed=99, max_steps=1, muon_lr=0.5, beta2=0.9)
+    restored = trainer(tmp_path, seed=99, max_steps=1, lr=0.5, beta2=0.9)
     load_state(tmp_path, restored.model, restored.optimizers)
     assert same(full_state(run.model, run.optimizers), full_state(restored.model, restored.optimizers))
     adamw, muon = restored.optimizers
