@@ -31,10 +31,12 @@ from pydoc_data.topics import topics
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[1]
-WALK = tuple(f"docs/{name}{language}.md" for name in ("rope", "endless", "encodings") for language in ("", ".zh"))
+WALK = tuple(
+    f"docs/{name}{language}.md" for name in ("rope", "rope-models", "endless", "encodings") for language in ("", ".zh")
+)
 PAGES = ("README.md", *WALK)
 PROGRAMS = {"make", "python", "python3", "pip", "ropewalk", "torchrun"}
-RECORDED = ("attention", "extrapolate", "endless")
+RECORDED = ("angles", "whatif", "attention", "extrapolate", "endless")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 HOUR = 3600.0
 

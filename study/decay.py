@@ -34,6 +34,14 @@ def bound(dim: int, length: int, theta: float) -> Tensor:
     return sums.abs().mean(-1)
 
 
+def falling_bound(dim: int, length: int, theta: float) -> Tensor:
+    """The same bound if h_i = 2 (1 - 2i/D) instead, which falls evenly to h_(D/2) = 0: (length + 1,).
+
+    The maximum of |h_(i+1) - h_i| is then 4/D, and the product at distance 0 is D/2 + 1.
+    """
+    return bound(dim, length, theta) * (4 / dim) * (dim / 2) / (dim / 2 + 1)
+
+
 def decay(
     head_dim: HeadDim = 128,
 ) -> Report:
@@ -42,12 +50,18 @@ def decay(
     distances = [0, *(2**i for i in range(LENGTH.bit_length()))]
     products = [inner(head_dim, LENGTH, theta) for theta in THETAS]
     bounds = [bound(head_dim, LENGTH, theta) for theta in THETAS]
+    falling = falling_bound(head_dim, LENGTH, THETAS[1])
     curves = Table(
         f"q . k for q = k = ones, head_dim {head_dim}, and RoFormer's bound on it; both divided by q . k at distance 0",
-        ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names)),
-        [(d, *(f"{curve[d]:+.3f}" for curve in products), *(f"{curve[d]:.2f}" for curve in bounds)) for d in distances],
-        ["The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing."],
+        ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names), f"falling {names[1]}"),
+        notes=[
+            "The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing.",
+            "falling: the bound for vectors whose products fall evenly, from 2 in the first pair to 0 after the last.",
+        ],
     )
+    for d in distances:
+        cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
+        curves.rows.append((d, *cells))
     tables = [curves, even_spacing(head_dim), random_pairs(head_dim)]
     return Report(tables, lambda figure: draw(figure, names, products, bounds))
 

@@ -1,5 +1,9 @@
-"""How a head looks a fixed number of tokens back: W_q and W_k turn q and k of every pair apart by the right angle."""
+"""How a head looks a fixed number of tokens back: W_q and W_k turn q and k of every pair apart by the right angle.
 
+``lookback`` builds such a head by hand; ``angles`` finds the angles that a trained head has learned.
+"""
+
+import math
 from typing import Annotated, Any
 
 import torch
@@ -10,7 +14,11 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .clocks import frequencies, shown_pairs
 from .rotation_examples import rotation_matrix
-from .topic import BLUE, ORANGE, HeadDim, Report, Table, Theta
+from .topic import BLUE, ORANGE, HeadDim, ModelPath, Report, Table, Theta, open_model, open_windows
+
+KEYS = 64  # keys that share the softmax weight in the second table
+FAST_PAIRS = 8  # of the head that uses its fastest pairs only
+LONG = 30.0  # the longer of the two lengths of q and k
 
 
 def lookback(
@@ -41,7 +49,62 @@ def lookback(
         alpha = -distance * freqs[i]
         shares = (alpha.cos(), (alpha + distance * freqs[i]).cos())
         angles.rows.append((i, f"{freqs[i]:.6f}", f"{alpha:.6f}", *(f"{share:.2f}" for share in shares)))
-    return Report([by_distance, angles], lambda figure: draw(figure, scores, distance))
+    tables = [by_distance, sharpness(freqs, distance), angles]
+    return Report(tables, lambda figure: draw(figure, scores, distance))
+
+
+def sharpness(freqs: Tensor, distance: int) -> Table:
+    """The softmax weight of the key ``distance`` back, for two lengths of q and k and for few fast pairs."""
+    keys = max(KEYS, 2 * distance)
+    table = Table(
+        f"Softmax weight of the key {distance} back among {keys} keys at distances 0 to {keys - 1}",
+        ("pairs used", "length of q and k", "its score / sqrt(D)", "its weight"),
+    )
+    usual = math.sqrt(2 * len(freqs))  # of a vector of ones
+    for pairs, length in ((len(freqs), usual), (len(freqs), LONG), (min(FAST_PAIRS, len(freqs)), usual)):
+        t = torch.arange(keys) - distance  # (keys,)
+        cosines = torch.outer(t, freqs[:pairs]).cos().mean(1)  # (keys,): all pairs used have the same length
+        scores = length**2 * cosines / usual  # usual is also sqrt(D)
+        name = f"all {pairs}" if pairs == len(freqs) else f"the fastest {pairs}"
+        table.rows.append((name, f"{length:.2f}", f"{scores[distance]:.2f}", f"{scores.softmax(0)[distance]:.2f}"))
+    return table
+
+
+def angles(
+    model: ModelPath = None,
+    layer: Annotated[int, "layer of the head", Range(0)] = 1,
+    head: Annotated[int, "query head", Range(0)] = 0,
+    windows: Annotated[int, "number of texts of one context each", Range(1)] = 16,
+) -> Report:
+    """The angle alpha_i between the mean key and the mean query of a trained head, beside -theta_i."""
+    network, tokenizer = open_model(model)
+    args = network.args
+    if layer >= args.n_layers or head >= args.n_heads:
+        raise ValueError(f"layer {layer}, head {head}: the model has {args.n_layers} layers of {args.n_heads} heads")
+    texts, name = open_windows(model, (), tokenizer, windows, args.max_seq_len)
+    projected: list[Tensor] = []
+    hooks = [
+        network.get_submodule(f"layers.{layer}.attention.{name}").register_forward_hook(
+            lambda module, inputs, output: projected.append(output)
+        )
+        for name in ("wq", "wk")
+    ]
+    with torch.no_grad():
+        network(texts)
+    for hook in hooks:
+        hook.remove()
+    kv_head = head * args.n_kv_heads // args.n_heads
+    means = [x.unflatten(-1, (-1, args.head_dim)).mean((0, 1)) for x in projected]  # (H, D), (K, D)
+    q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in (means[0][head], means[1][kv_head]))  # (D/2,)
+    freqs = frequencies(args.head_dim, args.rope_theta)  # (D/2,)
+    alpha = (q * k.conj()).angle()  # (D/2,)
+    table = Table(
+        f"Layer {layer}, head {head}: mean query against mean key, before the rotation",
+        ("pair i", "-theta_i", "alpha_i", "|q_i| |k_i|"),
+        [(i, f"{-freqs[i]:.2f}", f"{alpha[i]:.2f}", f"{(q[i] * k[i]).abs():.2f}") for i in range(len(freqs))],
+        [f"means over {windows} texts of {args.max_seq_len} tokens from {name}."],
+    )
+    return Report([table])
 
 
 def scores_by_distance(wq: Tensor, wk: Tensor, longest: int, theta: float) -> Tensor:

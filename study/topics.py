@@ -17,16 +17,18 @@ from .exercise import exercise
 from .extrapolate import endless, extrapolate
 from .form_table import forms
 from .kv_cache import cache
-from .lookback import lookback
+from .layouts import layouts
+from .lookback import angles, lookback
 from .page import page
 from .rotation_examples import relative, rotate
 from .topic import Report
 from .trace import trace
+from .what_if import whatif
 from .word_order import order
 
 FUNCTIONS = (
-    order, rotate, relative, clocks, lookback, decay, forms, trace, cache, attention, extrapolate, endless, compare,
-    exercise, check, page,
+    order, rotate, relative, layouts, forms, clocks, decay, lookback, angles, trace, cache, whatif, attention,
+    extrapolate, endless, compare, exercise, check, page,
 )  # fmt: skip
 TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}
 

@@ -15,8 +15,8 @@ from .topic import BLUE, ORANGE, Report, Table, short
 WORDS = ("dog", "bites", "man")
 D = 8  # width of the one head
 FRAMES = 5
-DISTANCE = 2  # positions from the key to the query in the picture
-FREQUENCY = 0.5  # radians per position in the picture
+DISTANCE = 5  # positions from the key to the query in the picture
+FREQUENCY = 0.3  # radians per position in the picture
 
 
 def attend(places: list[int], rotate: bool) -> tuple[Tensor, Tensor]:
@@ -63,8 +63,9 @@ def order() -> Report:
 def draw(figure: Any) -> None:
     """A query and a key at fixed distance, further and further on in the text: the angle between them is constant."""
     figure.set_size_inches(9, 2.6)
-    q, k = cmath.rect(1, 1.0), cmath.rect(0.8, -0.6)
-    for n, axes in enumerate(figure.subplots(1, FRAMES)):
+    q, k = complex(0.3, -0.8), complex(0.2, 0.9)
+    for frame, axes in enumerate(figure.subplots(1, FRAMES)):
+        n = 2 * frame
         m = n + DISTANCE
         rotated_q, rotated_k = q * cmath.rect(1, m * FREQUENCY), k * cmath.rect(1, n * FREQUENCY)
         plane(axes, 1.3)

@@ -15,8 +15,8 @@ from torch import Tensor
 # The functions to judge, and the steps of docs/rope.md about them.
 FUNCTIONS = {
     "precompute_freqs_cis": 4,
-    "reshape_for_broadcast": 6,
-    "apply_rotary_emb": 5,
+    "reshape_for_broadcast": 4,
+    "apply_rotary_emb": 3,
     "causal_mask": 8,
     "KVCache": 8,
     "attention": 7,
@@ -85,7 +85,8 @@ def explanation(fault: str, function: str) -> str:
     key = fault.partition(",")[0]
     why = FAULTS[key]["why"] if key else "This mistake has no name."
     step = FAULTS[key]["step"] if key else FUNCTIONS[function]
-    return f"{why} See docs/rope.md, step {step}."
+    page = "rope-models.md" if int(step) > 8 else "rope.md"
+    return f"{why} See docs/{page}, step {step}."
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:

@@ -63,7 +63,7 @@ PAGE = (
 LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
 HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
 DOCS = Path(__file__).parents[2] / "docs"
-DOCS_PAGES = {"en": "rope.md", "zh": "rope.zh.md"}
+DOCS_PAGES = {"en": ("rope.md", "rope-models.md"), "zh": ("rope.zh.md", "rope-models.zh.md")}
 
 
 def page(
@@ -193,17 +193,18 @@ def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
 
 
 def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
-    """For each language, the numbered headings of its docs page, and links to them relative to ``out``, if any."""
+    """For each language, the numbered headings of the walk, and links to them relative to ``out``, if it is found."""
     steps: dict[str, list[tuple[str, str]]] = {}
-    for language, name in DOCS_PAGES.items():
-        file = DOCS / name
-        text = file.read_text(encoding="utf-8") if file.is_file() else ""
-        try:
-            address = quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
-        except ValueError:  # on another Windows drive
-            address = file.as_uri()
-        headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
-        steps[language] = [(heading, f"{address}#{anchor(heading)}") for heading in headings]
+    for language, names in DOCS_PAGES.items():
+        steps[language] = []
+        for file in (DOCS / name for name in names):
+            text = file.read_text(encoding="utf-8") if file.is_file() else ""
+            try:
+                address = quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
+            except ValueError:  # on another Windows drive
+                address = file.as_uri()
+            headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
+            steps[language] += [(heading, f"{address}#{anchor(heading)}") for heading in headings]
     return steps
 
 

@@ -75,8 +75,8 @@ export const STRINGS = {
   head: ["Head", "头"],
   query: ["Query q at", "查询 q 位于"],
   key: ["Key k at", "键 k 位于"],
-  document: ["docs/rope.md, step {step}: {title}", "docs/rope.zh.md 第 {step} 节：{title}"],
-  documentOnly: ["docs/rope.md, step {step}", "docs/rope.zh.md 第 {step} 节"],
+  document: ["the walk, step {step}: {title}", "逐步讲解第 {step} 节：{title}"],
+  documentOnly: ["the walk, step {step}", "逐步讲解第 {step} 节"],
   dataTable: ["Data table", "数据表"],
   loading: ["Loading the weights …", "正在加载权重……"],
 

@@ -27,9 +27,11 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO))
-ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "endless", "encodings")]
+ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "endless", "encodings")]
 PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
-RECORDED = {topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("attention", "extrapolate", "endless")}
+RECORDED = {
+    topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("angles", "whatif", "attention", "extrapolate", "endless")
+}
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -39,7 +41,7 @@ NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 SMALL = {0.0, 1.0, 2.0, -1.0}  # numbers of formulas in a sentence, for example 2i + 1
 # Digits that are part of a name, a symbol or a reference, and so need no evidence.
 NAMES = re.compile(
-    r"https://[^\s)]+|arXiv:[\d.]+|\([\w.]*#\S*?\)|\(images/\S*?\)|\[\d+\]|[a-z]+ \d+\]"
+    r"https://[^\s)]+|arXiv:[\d.]+|\([\w.-]*#\S*?\)|\(images/\S*?\)|\[\d+\]|[a-z]+ \d+\]"
     r"|ChatGLM\d?-\d+\w*|ChatGLM\d|Llama \d(?:\.\d)?(?: \dB)?|GPT-\d|Qwen\d|T5|float\d+|complex\d+"
     r"|section [\d.]+|[Ss]teps?\s\d+(?: (?:and|to) \d+)?|[Vv]iew \d+|[Mm]istakes? \d+"
     r"|第 ?[\d.]+ ?[至、]? ?\d* ?[节步]|视图 ?\d+|错误 ?\d+"
@@ -150,7 +152,7 @@ def test_every_number_in_the_text_occurs_in_an_output_of_its_step_or_of_a_linked
         prose = FENCE.sub("\n\n", text)
         prose = re.sub(r"^#+ .*$|^ {4}.*$", "", prose, flags=re.MULTILINE)  # headings, formulas
         for paragraph in re.split(r"\n\n|\n(?=\* )", prose):
-            linked = re.findall(r"\]\(([\w.]*)#([^)]*)\)", paragraph)
+            linked = re.findall(r"\]\(([\w.-]*)#([^)]*)\)", paragraph)
             sources = [(page, name), *((page.parent / (file or page.name), anchor) for file, anchor in linked)]
             allowed = SMALL.union(*(numbers_of_section(*source) for source in sources))
             for number in NUMBER.findall(NAMES.sub("", paragraph).replace("%", "")):

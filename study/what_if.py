@@ -1,0 +1,68 @@
+"""A trained model with another rotation: which changes raise its loss, and which do not."""
+
+import copy
+from typing import Annotated, Any
+
+import torch
+
+from model.ranges import Range
+from model.rope import precompute_freqs_cis
+from model.transformer import Transformer
+from model.weights.layout import is_rotated, to_halves
+
+from .topic import BLUE, ModelPath, Report, Table, losses_of, open_model, open_windows
+
+SHIFT = 1000  # positions by which the whole text is moved
+STRETCH = 4  # factor by which all distances grow
+
+
+def whatif(
+    model: ModelPath = None, windows: Annotated[int, "number of texts of one context each", Range(1)] = 16
+) -> Report:
+    """The loss of a trained model with another base, moved, stretched or no positions, and the other layout."""
+    network, tokenizer = open_model(model)
+    args = network.args
+    length = args.max_seq_len
+    texts, name = open_windows(model, (), tokenizer, windows, length + 1)
+
+    def table(end: int, theta: float) -> torch.Tensor:
+        return precompute_freqs_cis(args.head_dim, end, theta, args.rope_scaling)
+
+    trained = table(SHIFT + STRETCH * length, args.rope_theta)  # the rows of all positions that are needed
+    changes = {
+        "as trained": (network, trained[:length]),
+        f"all positions + {SHIFT}": (network, trained[SHIFT : SHIFT + length]),
+        f"positions times {STRETCH}": (network, trained[: STRETCH * length : STRETCH]),
+        f"base {100 * args.rope_theta:g}": (network, table(length, 100 * args.rope_theta)),
+        "no rotation": (network, torch.ones_like(trained[:length])),
+        "halves for neighbours": (in_halves(network), trained[:length]),
+    }
+    losses = {}
+    for change, (changed, freqs_cis) in changes.items():
+        changed.freqs_cis = freqs_cis
+        with torch.no_grad():
+            losses[change] = float(losses_of(changed, texts[:, :-1], texts[:, 1:], rows=1).mean())
+    first = losses["as trained"]
+    rows = [(change, f"{loss:.3f}", f"{loss - first:+.3f}") for change, loss in losses.items()]
+    notes = [f"{windows} texts of {length} tokens from {name}."]
+    report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"), rows, notes)
+    return Report([report], lambda figure: draw(figure, losses))
+
+
+def in_halves(network: Transformer) -> Transformer:
+    """The network with the rows of W_q and W_k in the order of halves, which its code then reads as neighbours."""
+    mixed = copy.deepcopy(network)
+    with torch.no_grad():
+        for name, weight in mixed.named_parameters():
+            if is_rotated(name):
+                weight.copy_(to_halves(weight, network.args.head_dim))
+    return mixed
+
+
+def draw(figure: Any, losses: dict[str, float]) -> None:
+    figure.set_size_inches(8, 3)
+    axes = figure.subplots()
+    bars = axes.barh(list(losses), list(losses.values()), color=BLUE)
+    axes.bar_label(bars, fmt="%.2f", padding=3)
+    axes.invert_yaxis()
+    axes.set(xlabel="loss, nats per token", xlim=(0, 1.15 * max(losses.values())))
