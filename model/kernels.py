@@ -76,10 +76,14 @@ class Processor(NamedTuple):
 
 
 def this_processor() -> Processor:
-    """The features of this machine's CPU; a feature that PyTorch does not report counts as absent."""
+    """The features of this machine's CPU; a feature that PyTorch does not report counts as absent.
+
+    Products in bfloat16 also need oneDNN, which PyTorch for macOS lacks.
+    """
     capabilities = torch.cpu.get_capabilities()
-    amx = bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
-    bfloat16 = amx or any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16"))
+    has_onednn = torch.backends.mkldnn.is_available()
+    amx = has_onednn and bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
+    bfloat16 = amx or (has_onednn and any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16")))
     avx512 = all(capabilities.get(name) for name in ("avx512_f", "avx512_bw", "avx512_vl"))
     return Processor(bfloat16, amx, avx512)
 

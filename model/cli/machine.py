@@ -3,6 +3,8 @@
 import ctypes
 import math
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -18,9 +20,12 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
 def pick_device(name: str) -> torch.device:
-    """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing."""
+    """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing.
+
+    An NVIDIA card that PyTorch has no kernels for counts as missing, with a warning.
+    """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
-    cuda = [f"cuda:{index}" for index in range(count)]
+    cuda = [f"cuda:{index}" for index in range(count) if has_kernels(index)]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     available = [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
     if name == "auto":
@@ -28,6 +33,28 @@ def pick_device(name: str) -> torch.device:
     if name not in available:
         raise ValueError(f"device is {name!r}: PyTorch finds only {', '.join(available)} on this machine")
     return torch.device(name)
+
+
+def has_kernels(card: int) -> bool:
+    """Whether this build of PyTorch has kernels for an NVIDIA card; it also reports cards that are too old for it.
+
+    ``sm_86`` runs on capability 8.6 and later 8.x; ``compute_86`` is compiled again for anything from 8.6 on.
+    """
+    architectures = torch.cuda.get_arch_list()
+    found = [re.fullmatch(r"(sm|compute)_(\d+)(\d)\w?", name) for name in architectures]
+    if not any(found):  # AMD's cards
+        return True
+    capability = torch.cuda.get_device_capability(card)
+    for kind, major, minor in (match.groups() for match in found if match):
+        same_major = int(major) == capability[0]
+        if (int(major), int(minor)) <= capability and (same_major or kind == "compute"):
+            return True
+    warnings.warn(
+        f"cuda:{card} has capability {capability[0]}.{capability[1]} and is not used: this PyTorch has kernels for "
+        f"{', '.join(architectures)} only",
+        stacklevel=2,
+    )
+    return False
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
@@ -60,15 +87,28 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (TypeError, OSError, AttributeError):  # Windows, or a C library without mallopt
         return
-    mallopt(M_MMAP_THRESHOLD, 2**30)
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    # glibc before 2.36 refuses more than 32 MB. The other option alone would make it map every large block anew.
+    if mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25):
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def count_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
+    """The cores that this process may use: by its affinity, and by the quota of its container (cgroup 2)."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # no cgroup, or no quota: "max 100000"
+        return cores
+    return max(1, min(cores, quota // period))
+
+
+def use_available_cores() -> None:
+    """Give PyTorch no more threads than cores. By itself it counts the machine's, whatever a container may use.
+
+    OMP_NUM_THREADS, if set, is respected.
+    """
+    if "OMP_NUM_THREADS" not in os.environ and count_cores() < torch.get_num_threads():
+        torch.set_num_threads(count_cores())
 
 
 def choose_threads(device: torch.device, weights_per_step: int) -> None:
@@ -85,19 +125,27 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
 
 
 def free_memory(device: torch.device) -> int | None:
-    """Bytes that can be allocated on this device, without swapping; None if the system does not report them.
+    """Bytes that can be allocated on this device without swapping; None if the system does not report them.
 
-    This is the memory of the machine: the limit of a container is not seen.
+    On a GPU this includes what PyTorch has freed and keeps for itself. On a Mac's CPU it is the memory of the machine,
+    more than is free. The limit of a container is not seen.
     """
     if device.type == "cuda":
-        return torch.cuda.mem_get_info(device)[0]
+        reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+        return torch.cuda.mem_get_info(device)[0] + reusable
+    if device.type == "mps":
+        return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     try:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
+        return None
     except OSError:  # macOS and Windows do not have the file
         pass
-    return None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows
+        return None
 
 
 def check_memory(needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = CPU) -> None:

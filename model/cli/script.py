@@ -4,6 +4,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,9 +13,12 @@ from typing import Any, NoReturn
 
 import torch
 
+from .machine import use_available_cores
+
 # Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS when they
 # allocate outside PyTorch's allocator, and from C++.
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
+OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
 
 def print_note(text: str, end: str = "\n") -> None:
@@ -50,34 +54,57 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
-class IgnoringErrors(io.FileIO):
-    """A file that ignores write errors: a full disk, or a pipe without a reader."""
+class IgnoringErrors(io.RawIOBase):
+    """Writes to ``stream`` and ignores errors: a full disk, or a pipe without a reader."""
+
+    def __init__(self, stream: io.RawIOBase) -> None:
+        self.stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
 
     def write(self, data: Any) -> int:
         try:
-            return super().write(data) or 0
+            return self.stream.write(data) or 0
         except OSError:
             return len(data)
+
+
+def raised_in(error: Exception) -> str:
+    """The package, or the module outside one, that raised the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0]
 
 
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
+    A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
+    keeps its traceback, which says where.
     SIGTERM ends it with code 143, by an exception, so that temporary files are removed. Characters that an output
     cannot encode are replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    use_available_cores()
     stderr = sys.__stderr__
     if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
-        raw = io.BufferedWriter(IgnoringErrors(stderr.fileno(), "wb", closefd=False))
-        sys.stderr = io.TextIOWrapper(raw, encoding=stderr.encoding, line_buffering=True)
+        # Not its descriptor: a console of Windows takes bytes in another encoding there.
+        raw: Any = getattr(stderr.buffer, "raw", stderr.buffer)  # the second with PYTHONUNBUFFERED
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(IgnoringErrors(raw)), stderr.encoding, line_buffering=True)
     if sys.stdin is None:  # closed by ``<&-``
         sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     try:
         with explain_out_of_memory("close other programs, or use smaller settings"):
@@ -88,6 +115,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except (OSError, ValueError) as error:
+        if not isinstance(error, OSError) and raised_in(error) not in own:
+            raise
         code = 2
         message = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:

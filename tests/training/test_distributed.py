@@ -100,6 +100,7 @@ def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = Ranks(rank=11, world_size=16, local_rank=3)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: [])
     assert local_device("auto", ranks) == torch.device("cuda:3")
     assert local_device("cuda:1", ranks) == torch.device("cuda:1")
     assert local_device("cpu", ranks) == torch.device("cpu")
