@@ -231,7 +231,10 @@ def print_samples(samples: Iterator[Sample], prompts: Sequence[Prompt], options:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
                 fields |= {"finish_reason": sample.finish}
                 fields |= {"logprobs": sample.logprobs} if options.logprobs else {}
-                print(json.dumps(fields, ensure_ascii=False), flush=True)
+                is_unicode = (
+                    (sys.stdout.encoding or "").lower().startswith("utf")
+                )  # other encodings would lose characters
+                print(json.dumps(fields, ensure_ascii=not is_unicode), flush=True)
             else:
                 print(SEPARATOR if unfinished else "", flush=True)
                 shown = None

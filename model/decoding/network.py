@@ -8,6 +8,7 @@ import copy
 import hashlib
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -71,8 +72,11 @@ def check_compilable(model: Transformer) -> None:
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
     on_cpu = model.norm.weight.device.type == "cpu"
-    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", "g++"), "c++", "clang++")):
-        raise ValueError("compile needs a C++ compiler, and there is none: install g++ or leave compile out")
+    compilers, what = ("g++", "c++", "clang++"), "g++"
+    if sys.platform == "win32":
+        compilers, what = ("cl",), "Microsoft's C++ build tools and start this from their command prompt,"
+    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *compilers) if name):
+        raise ValueError(f"compile needs a C++ compiler, and there is none: install {what} or leave compile out")
 
 
 class CompiledForward:

@@ -49,7 +49,7 @@ class HFTokenizer:
             pieces = self._model.encode("a", add_special_tokens=False).tokens
             self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
         except BaseException as error:  # a Rust panic is not an Exception
-            if isinstance(error, KeyboardInterrupt):
+            if isinstance(error, KeyboardInterrupt | SystemExit):  # Ctrl-C or SIGTERM
                 raise
             raise ValueError(f"{path} is not a valid tokenizer.json ({error}): get the file again") from None
         self.fingerprint = hashlib.sha256(self.content).hexdigest()

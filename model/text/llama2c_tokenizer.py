@@ -28,7 +28,10 @@ class Llama2cTokenizer(SentencePieceTokenizer):
 def sentencepiece_model(content: bytes, vocab_size: int, path: str | Path) -> bytes:
     """The SentencePiece model with the pieces of a tokenizer.bin. Raises ValueError if it would not encode alike."""
     # protobuf takes a tenth of a second to import, and only this format needs it
-    from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+    try:
+        from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
+    except Exception as error:  # ImportError, or protobuf's own if its version is too old
+        raise ValueError(f"{path} needs the extra llama2c: pip install 'protobuf>=7.36.1' ({error})") from None
 
     pieces, scores = _read_pieces(content, vocab_size, path)
     model = ModelProto()

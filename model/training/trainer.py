@@ -222,13 +222,13 @@ class Trainer:
 
 
 def add_dropout(model: Transformer, probability: float) -> None:
-    """Add dropout after the embedding, attention and feed-forward modules, in training mode only.
+    """Add dropout after the embedding of tokens, attention and feed-forward modules, in training mode only.
 
     Forward hooks keep dropout out of the code of the network, because only training uses it.
     """
     if probability:
         for module in model.modules():
-            if isinstance(module, nn.Embedding | Attention | FeedForward):
+            if module is model.tok_embeddings or isinstance(module, Attention | FeedForward):
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
 
 
