@@ -1,68 +1,94 @@
 #!/usr/bin/env python3
-"""Convert a model to another format: python convert.py SRC DST --to hf|meta|llama2c
+"""Convert a model from or to another format: python convert.py SRC DST [--to hf|meta|llama2c]
 
-An architecture that the format cannot express is refused. Meta's format has no context length: it is dropped with a
-note. ``--force`` drops norm_eps for llama2.c, with a note.
+All other programs read Hugging Face directories only. An architecture that the format cannot express is refused. Meta's
+format has no context length: it is dropped with a note. ``--force`` drops norm_eps for llama2.c, with a note.
 """
 
 import startup  # noqa: F401, I001  must come before torch
 
 import argparse
 import os
+import tempfile
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from model.cli import Parser, format_path, print_note, run_script
-from model.cli.files import write_atomically
+from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
-from model.text import llama2c_tokenizer
 from model.text.tokenizer import Tokenizer
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
-from model.weights import (
-    Checkpoint,
-    find_tokenizer,
-    llama2c,
-    meta,
-    open_checkpoint,
-    save_model,
-    save_tokenizer,
-)
-from model.weights.tokenizers import copy_tokenizer, read_ids, tokenizer_bin
+from model.weights import find_tokenizer, llama2c, llama2c_tokenizer, load_tokenizer, meta, open_checkpoint
+from model.weights import save_model, save_tokenizer
+from model.weights.loading import Weights
+from model.weights.tokenizers import read_ids
 
 
 def main() -> None:
     flags = parse_flags()
     check_target(flags.target, flags.to)
-    checkpoint = open_checkpoint(flags.source)  # reads no weights yet
-    check_format(checkpoint, flags.to, flags.dtype, flags.version, flags.force)
-    tokenizer = None
-    if flags.tokenizer or find_tokenizer(checkpoint.path):
-        tokenizer = checkpoint.tokenizer(flags.tokenizer)
-    else:
-        note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
-    if flags.version == 2:
-        model = checkpoint.model(int8=True, group_size=llama2c.group_size_for(checkpoint.args))
-    else:
-        model = checkpoint.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
-    if flags.to == "llama2c":
-        write_file(model, tokenizer, flags.target)
-    else:
-        write = partial(write_directory, model, tokenizer, flags.source, flags.to)
-        write_atomically(flags.target, write)
-    size = count_parameters(checkpoint.args).total
+    source = open_source(flags.source)  # reads no weights yet
+    check_format(source, flags.to, flags.dtype, flags.version, flags.force)
+    with tempfile.TemporaryDirectory() as scratch:
+        tokenizer = open_tokenizer(source, flags.tokenizer, Path(scratch))
+        if tokenizer is None:
+            note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
+        if flags.version == 2:
+            model = source.model(int8=True, group_size=llama2c.group_size_for(source.args))
+        else:
+            model = source.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
+        if flags.to == "llama2c":
+            write_file(model, tokenizer, flags.target)
+        else:
+            write = partial(write_directory, model, tokenizer, flags.source, flags.to)
+            write_atomically(flags.target, write)
+    size = count_parameters(source.args).total
     command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
-    print_note(f"{flags.target} has {size:,} parameters; {command} reads it")
+    print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
+
+
+def open_source(path: Path) -> Weights:
+    """Open a Hugging Face or a Meta directory, or a llama2.c file, without reading the weights."""
+    if path.is_file() and path.suffix not in (".gguf", ".safetensors", ".pth", ".pt", ".json"):
+        return llama2c.Llama2c(path)
+    if (path / "params.json").is_file() and not (path / "config.json").is_file():
+        return meta.Meta(path)
+    return open_checkpoint(path)
+
+
+def open_tokenizer(source: Weights, file: Path | None, scratch: Path) -> Tokenizer | None:
+    """The tokenizer in ``file`` or beside the weights, or None. llama2.c's is first converted, in ``scratch``."""
+    if file is None and source.path.is_dir():
+        file = find_tokenizer(source.path) and source.path
+    elif file is None:
+        beside = (tokenizer_bin(source.path), source.path.with_name("tokenizer.bin"))
+        file = next((path for path in beside if path.is_file()), None)
+    if file is None:
+        return None
+    if file.suffix == ".bin":
+        converted = scratch / "tokenizer.model"
+        converted.write_bytes(llama2c_tokenizer.read(file, source.args.vocab_size))
+        file = converted
+    return load_tokenizer(file, source.args.vocab_size)
+
+
+def tokenizer_bin(model: Path) -> Path:
+    """The file to which the tokenizer of a llama2.c model is written."""
+    return model.with_name(f"{model.stem}.tokenizer.bin")
 
 
 def parse_flags() -> argparse.Namespace:
-    parser = Parser(prog="convert.py", description="Convert a model to another format.")
+    parser = Parser(prog="convert.py", description="Convert a model from or to another format.")
     parser.add_argument(
-        "source", type=Path, metavar="SRC", help="a run, Hugging Face or Meta directory, or a llama2.c .bin"
+        "source",
+        type=Path,
+        metavar="SRC",
+        help="a run, another Hugging Face directory, a Meta directory, or a llama2.c .bin",
     )
     parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
-    parser.add_argument("--to", choices=("hf", "meta", "llama2c"), required=True, help="the format of DST")
+    parser.add_argument("--to", choices=("hf", "meta", "llama2c"), default="hf", help="the format of DST (default: hf)")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: as in SRC)"
     )
@@ -91,14 +117,14 @@ def check_target(target: Path, to: str) -> None:
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
 
 
-def check_format(checkpoint: Checkpoint, to: str, dtype: str | None, version: int, force: bool) -> None:
+def check_format(source: Weights, to: str, dtype: str | None, version: int, force: bool) -> None:
     """Raise ValueError if the format cannot express the model. What it drops is noted."""
-    args = checkpoint.args
+    args = source.args
     if version and to != "llama2c":
         raise ValueError(f"version is {version}: only llama2.c's format has versions; leave --version out")
-    if checkpoint.subclass_name:
+    if source.subclass_name:
         raise ValueError(
-            f"{checkpoint.path} has the weights of {checkpoint.subclass_name}: no format can describe that network"
+            f"{source.path} has the weights of {source.subclass_name}: no format can describe that network"
         )
     if to == "meta":
         meta.params_from(args)
@@ -124,17 +150,20 @@ def note(text: str) -> None:
 
 
 def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, to: str, directory: Path) -> None:
-    """Write the model in Hugging Face or Meta format."""
+    """Write the model in Hugging Face or Meta format.
+
+    The settings of the tokenizer and the ids of BOS and EOS are written for both, although Meta's code reads only
+    tokenizer.model: else they would be lost on the way back.
+    """
     directory.mkdir()
+    if tokenizer:
+        save_tokenizer(tokenizer, directory)
+    elif ids := read_ids(source):
+        write_json(directory / "generation_config.json", ids)
     if to == "meta":
-        if tokenizer:
-            copy_tokenizer(tokenizer, directory)
         meta.save(model, directory)
-    elif tokenizer:
-        save_tokenizer(tokenizer, directory)  # with its BOS and EOS
-        save_model(model, directory)
     else:
-        save_model(model, directory, ids=read_ids(source))
+        save_model(model, directory)
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:

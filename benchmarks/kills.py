@@ -20,7 +20,7 @@ from typing import Protocol
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from model.weights import load_model
+from convert import open_source
 from model.weights.tensors import load_tensors
 
 SETTINGS = {"dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 32, "batch_size": 8, "micro_batch_size": 4}
@@ -158,7 +158,7 @@ def training_result(directory: Path) -> Files:
 
 def conversion_result(directory: Path) -> Files:
     path = next(path for path in directory.iterdir() if path.name in ("new", "new.bin"))
-    return {name: tensor.numpy().tobytes() for name, tensor in load_model(path).state_dict().items()}
+    return {name: tensor.numpy().tobytes() for name, tensor in open_source(path).model().state_dict().items()}
 
 
 def comparison_result(directory: Path) -> Files:

@@ -19,6 +19,7 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from convert import open_source
 from model import ModelArgs, Transformer
 from model.weights import llama2c, load_model, meta, save_model
 
@@ -40,7 +41,7 @@ def measure(path: Path, dtype: str) -> dict[str, float]:
         load_model(directory)
     Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # reset the peak
     before, begin = memory("VmRSS"), time.perf_counter()
-    model = load_model(path, dtype=getattr(torch, dtype))
+    model = open_source(path).model(dtype=getattr(torch, dtype))
     seconds = time.perf_counter() - begin
     size = sum(p.numel() * p.element_size() for p in model.parameters())
     return {"size": size, "peak": memory("VmHWM") - before, "seconds": seconds}

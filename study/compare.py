@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from model.ranges import Range
-from model.weights.huggingface import WEIGHTS
+from model.weights.checkpoint import WEIGHTS
 
 from .positions import SCALINGS, SCHEMES, check_scheme
 from .scheme_training import MULTIPLES, Budget, Line, prepare_for_schemes, train_one

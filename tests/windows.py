@@ -11,6 +11,7 @@ import errno
 import importlib
 import io
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -68,6 +69,7 @@ def restrict_to_windows() -> None:
     for name in ("SIGKILL", "SIGHUP", "SIGALRM", "SIGUSR1", "SIGUSR2", "alarm", "setitimer", "pthread_sigmask"):
         delattr(signal, name)
     sys.modules.update(dict.fromkeys([*ABSENT, "matplotlib"]))  # matplotlib would need the Windows registry
+    shutil._use_fd_functions = False  # Windows has no descriptors of directories, so rmtree goes by names
     sys.platform = "win32"
 
 

@@ -8,7 +8,7 @@ python_docs.py          the documentation bundled with CPython, the default trai
 train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece
 hf_tokenizer.py         Hugging Face's tokenizer.json, read and written
-llama2c_tokenizer.py    llama2.c's tokenizer.bin, read and written
+sentencepiece_model.py  what a tokenizer.model says about its pieces
 token_cache.py          the cache of token ids, tokenizers, downloads and compiled code
 prepare.py              documents to token ids on disk
 dataset.py              batches of token ids

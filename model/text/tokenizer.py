@@ -2,11 +2,15 @@
 
 import hashlib
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 from sentencepiece import SentencePieceProcessor
+
+from .sentencepiece_model import USER_DEFINED, pieces_of
 
 REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 
@@ -118,15 +122,14 @@ class Tokenizer(Protocol):
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
-    def __init__(self, path: str | Path, proto: bytes | None = None):
-        """``proto`` is the model if the file at ``path`` is in another format."""
+    def __init__(self, path: str | Path, adds_bos: bool = True):
+        """``adds_bos`` is false for the few models whose texts do not begin with BOS."""
         self.path = Path(path)
         self.content = self.path.read_bytes()
-        self.proto = self.content if proto is None else proto
         try:
-            if not self.proto:
+            if not self.content:
                 raise ValueError("empty")  # the library would accept it and fail later
-            self._model = SentencePieceProcessor(model_proto=self.proto)
+            self._model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
             raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
         self.vocab_size = self._model.get_piece_size()
@@ -136,6 +139,7 @@ class SentencePieceTokenizer:
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.fingerprint = hashlib.sha256(self.content).hexdigest()
+        self.adds_bos = adds_bos
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
@@ -146,8 +150,9 @@ class SentencePieceTokenizer:
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
+        """BOS comes first if the model was trained with it, and in the empty text, which needs at least one token."""
         ids = self.encode_batch([text])[0]
-        return [self.bos_id, *ids] if bos else ids
+        return [self.bos_id, *ids] if bos and (self.adds_bos or not text) else ids
 
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts], num_threads=threads)
@@ -159,32 +164,55 @@ class SentencePieceTokenizer:
                     rows[row] += self._u2581_ids + part
         return rows
 
-    def control_tokens(self, template: str = "") -> dict[str, int]:
-        return {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
+    @cached_property
+    def _user_defined(self) -> dict[str, int]:
+        """Name -> id of the pieces that SentencePiece finds in any text before it splits the rest, as Yi's for chat."""
+        return {piece.text: i for i, piece in enumerate(pieces_of(self.content)) if piece.kind == USER_DEFINED}
+
+    def control_tokens(self, template: str) -> dict[str, int]:
+        """The control pieces, and the user-defined pieces that the template names."""
+        control = {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
+        return control | {name: i for name, i in self._user_defined.items() if name in template}
 
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
-        names = [re.escape(name) for name, token in self.control_tokens().items() if token in ids]
-        return [found.span() for found in re.finditer("|".join(names) or "(?!)", text)]
+        names = [name for name, token in self._matched().items() if token in ids]
+        return [found.span() for found in re.finditer(_any_of(names), text)]
+
+    def _matched(self) -> dict[str, int]:
+        return self.control_tokens("") | self._user_defined
 
     def encode_control(self, text: str) -> list[int]:
-        names = self.control_tokens()
+        names = self._matched()
         ids: list[int] = []
-        pattern = "(" + "|".join(map(re.escape, names)) + ")"
-        for number, part in enumerate(re.split(pattern, text)):
+        for number, part in enumerate(re.split(f"({_any_of(names)})", text)):
             if number % 2:  # re.split with a group returns the matches at the odd indices
                 ids.append(names[part])
             elif part:
-                ids += self.encode_literal(part)
+                ids += self.encode_batch([part])[0]
         return ids
 
     def encode_literal(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+        """Encodes a user-defined piece in two parts, because SentencePiece would always find it in a whole text.
+
+        A space that the tokenizer puts before the second part is left out: a newline in front of it takes the space.
+        """
+        cuts = [found.start() + 1 for found in re.finditer(_any_of(self._user_defined), text)]
+        first, *rest = (text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
+        newline, ids, *others = self.encode_batch(["\n", first, *("\n" + part for part in rest)])
+        for part in others:
+            ids += part[len(newline) :]
+        return ids
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids))
 
     def stream(self) -> TextStream:
         return TextStream(self.decode)
+
+
+def _any_of(names: Iterable[str]) -> str:
+    """A regular expression that matches any of the names, of two with the same beginning the longer one."""
+    return "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
 
 
 CHUNK = 16_000  # characters; the speed hardly depends on it

@@ -1,16 +1,17 @@
-"""Checkpoints on disk: run directories, Hugging Face, Meta and llama2.c, recognized by their files.
+"""Checkpoints on disk: run directories and other Hugging Face directories. convert.py knows two formats more.
 
-checkpoint.py        open and load a checkpoint of any format; save one in Hugging Face's
-variants.py          subclasses of the network, saved under their class name
-tensors.py           safetensors files
-layout.py            names and shapes of the tensors, and why query and key rows are permuted
+checkpoint.py        a Hugging Face directory: opened, loaded, saved
 hf_config.py         config.json <-> ModelArgs
-huggingface.py       Hugging Face directories, which includes run directories
-meta.py              Meta's directories
-llama2c.py           llama2.c's .bin files
-int8.py              int8 weights, and layers that use them
+loading.py           a network from opened weights, whatever their format
+layout.py            names and shapes of the tensors, and why query and key rows are permuted
+tensors.py           safetensors files
 memory.py            where weights lie in memory, so that a CPU reads them fast
+int8.py              int8 weights, and layers that use them
+variants.py          subclasses of the network, saved under their class name
 tokenizers.py        the tokenizer of a checkpoint
+meta.py              Meta's directories, for convert.py
+llama2c.py           llama2.c's .bin files, for convert.py
+llama2c_tokenizer.py llama2.c's tokenizer.bin, for convert.py
 """
 
 from .checkpoint import Checkpoint, load_args, load_model, open_checkpoint, save_model

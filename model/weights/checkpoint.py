@@ -1,142 +1,175 @@
-"""Open and load checkpoints of any format, recognized by their files; save them in Hugging Face's."""
+"""Checkpoints: run directories and other Hugging Face directories, opened, loaded and saved.
+
+A directory has config.json, and its weights in model.safetensors or in several files that an index lists.
+"""
 
 import difflib
 import os
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from safetensors import safe_open
+from torch import Tensor
 
+from ..cli import format_path
+from ..cli.files import read_json, write_json
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from . import huggingface
-from .huggingface import HuggingFace
-from .int8 import Quantized, check_device, load_matrices
-from .layout import check_context, check_shapes
-from .llama2c import Llama2c, find_model
-from .memory import gather
-from .meta import Meta
+from .hf_config import args_from_config, config_from, subclass_in
+from .layout import (
+    check_context,
+    check_layers,
+    check_shapes,
+    hugging_face_name,
+    is_rotated,
+    tensor_shapes,
+    to_halves,
+    to_pairs,
+)
+from .loading import Weights
+from .tensors import WEIGHT_DTYPES, read_header, save_tensors
 from .tokenizers import load_tokenizer, read_ids
-from .variants import check_rebuilds, make_network, name_of
+from .variants import check_rebuilds, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
-
-# ``tensors`` yields (name, tensor), memory-mapped if the format allows it; ``dtype`` is that of the matrices,
-# ``shapes`` are those of all tensors. ``subclass_name`` is module:Class if the weights are those of a subclass of
-# Transformer.
-Format = HuggingFace | Meta | Llama2c
+WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class Checkpoint:
-    """An opened checkpoint: its configuration and headers have been read and checked, its weights not.
+class Checkpoint(Weights):
+    """An opened directory: the configuration and the headers have been read and checked, the weights not.
 
     Raises ValueError if the path is not a checkpoint, or one that this network does not support.
     """
 
     def __init__(self, path: str | Path) -> None:
-        self._format = _open_format(Path(path))
-        self.path = self._format.path
-        self.args = self._format.args
-        self.dtype = self._format.dtype  # in which the weights are stored; float32 if they are stored in int8
-        self.subclass_name = self._format.subclass_name
-        check_context(self.args, self.path)
+        self.path = path = Path(path)
+        check_is_checkpoint(path)
+        config = read_json(path / "config.json")
+        try:
+            self.args, self.subclass_name = args_from_config(config), subclass_in(config)
+        except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
+            raise ValueError(f"{path / 'config.json'}: {error}") from None
+        headers = {file: read_header(file) for file in weight_files(path)}
+        self.files = {name: file for file, header in headers.items() for name in header}
+        entries = {name: entry for header in headers.values() for name, entry in header.items()}
+        if EMBEDDING.removeprefix("model.") in entries:
+            raise ValueError(
+                f"{path} has the weights of a base model, without an output matrix (lm_head): it cannot generate text; "
+                "get the model for causal language modelling"
+            )
+        check_layers(self.args, len(entries), path)
+        self.is_stored_twice = False  # whether both names of tied weights have them
+        if self.subclass_name is None:
+            shapes = tensor_shapes(self.args)
+            self.names = {name: hugging_face_name(name) for name in shapes}  # ours -> theirs
+            if self.args.tie_embeddings and EMBEDDING not in entries:
+                self.names["tok_embeddings.weight"] = HEAD  # tied weights may be stored under either name
+            expected = {theirs: shapes[name] for name, theirs in self.names.items()}
+            if self.args.tie_embeddings and EMBEDDING in entries and HEAD in entries:
+                self.is_stored_twice = True
+                expected[HEAD] = expected[EMBEDDING]
+            # RoPE frequencies, which old files have, are ignored
+            found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
+            check_shapes(expected, found, path)
+            floating = list(expected)
+        else:
+            self.names = {name: name for name in entries}  # no other program reads them
+            floating = ["tok_embeddings.weight"]  # a subclass may have stored other tensors in other dtypes
+        for name in floating:
+            dtype = entries[name].dtype if name in entries else None
+            if dtype not in WEIGHT_DTYPES:
+                raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
+        self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
+        self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
+        check_context(self.args, path)
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
         return load_tokenizer(file or self.path, self.args.vocab_size)
 
-    def model(
-        self,
-        device: str | torch.device = "cpu",
-        dtype: torch.dtype | Literal["stored"] | None = None,
-        network: type[Transformer] | None = None,
-        int8: bool = False,
-        group_size: int | None = None,
-        check_finite: bool = True,
-    ) -> Transformer:
-        """Load the network; see ``load_model``.
+    def tensors(self) -> Iterator[tuple[str, Tensor]]:
+        """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
 
-        With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
-        A llama2.c file that is already in int8 keeps its own groups.
-        """
-        network = network or Transformer
-        if self.subclass_name and name_of(network) != self.subclass_name:
+        def read(name: str) -> Tensor:
+            with safe_open(self.files[name], "pt") as file:  # of its own, so that its mapping ends with the tensor
+                return file.get_tensor(name)
+
+        if self.is_stored_twice and not read(EMBEDDING).equal(read(HEAD)):
             raise ValueError(
-                f"{self.path} holds the weights of {self.subclass_name}: they load only with the same network; give "
-                f"--network {self.subclass_name}"
+                f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
             )
-        new_dtype: torch.dtype | None = None  # keeps the file's
-        if dtype != "stored":
-            new_dtype = dtype or torch.float32
-        if int8 and network is not Transformer:
-            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
-        if int8:
-            check_device(torch.device(device))
-            model = make_network(network, self.args)
-            load_matrices(model, self._format.tensors(), device, new_dtype, group_size)
-        else:
-            model = self._load(make_network(network, self.args), device, new_dtype)
-        if torch.device(device).type == "cpu":
-            gather(model)
-        if check_finite:
-            check_weights_finite(model, self.path)
-        return model.eval()
-
-    def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> Transformer:
-        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        check_shapes(expected, self._format.shapes, self.path)  # a subclass may have other tensors
-        state = {}
-        for name, tensor in self._format.tensors():
-            if isinstance(tensor, Quantized):
-                tensor = tensor.dequantize(torch.float32)
-            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None)
-            del tensor  # before the next one is read, so that only one is in memory
-        model.load_state_dict(state, assign=True)
-        return model.to(device)  # what a subclass has beside its state
+        for name, theirs in self.names.items():
+            tensor = read(theirs)
+            if self.subclass_name is None and is_rotated(name):
+                tensor = to_pairs(tensor, self.args.head_dim)
+            yield name, tensor
 
 
-def check_weights_finite(model: Transformer, path: Path) -> None:
-    """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
-    for name, tensor in model.state_dict().items():
-        if not tensor.is_floating_point() or not tensor.numel():
-            continue
-        if not all(bound.isfinite() for bound in tensor.aminmax()):  # NaN is both bounds of a tensor that contains it
-            too_large = ", or load them in float32 if their numbers are too large for float16"
-            raise ValueError(
-                f"{path}: {name} contains NaN or infinity: get the weights again"
-                + (too_large if tensor.dtype == torch.float16 else "")
-            )
+def weight_files(path: Path) -> list[Path]:
+    """model.safetensors, or the files that model.safetensors.index.json lists, whatever their names.
+
+    Without an index, all of model-00001-of-00002.safetensors and so on. Raises ValueError if files are missing.
+    """
+    if (path / WEIGHTS).is_file():
+        return [path / WEIGHTS]
+    if (path / INDEX).is_file():
+        names = read_json(path / INDEX).get("weight_map")
+        if not isinstance(names, dict) or not names or not all(_is_file_name(name) for name in names.values()):
+            raise ValueError(f"{path / INDEX} has no weight_map from tensors to files: get the file again")
+        files = sorted({path / name for name in names.values()})
+        for file in files:
+            if not file.is_file():
+                raise ValueError(f"{file} is missing, but {INDEX} lists it: get all files of this model")
+        return files
+    files = sorted(file for file in path.glob("*-of-*.safetensors") if file.is_file())  # a pipe would block
+    if not files:
+        pickled = next(path.glob("*.bin"), None)
+        found = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
+        raise ValueError(f"{path} has {found}: {WEIGHTS} is needed")
+    count = re.search(r"-of-(\d+)$", files[0].stem)
+    if count is None or int(count[1]) != len(files):
+        raise ValueError(f"{path} has {len(files)} files like {files[0].name}: get all of this model, and its {INDEX}")
+    return files
 
 
-def _open_format(path: Path) -> Format:
+def _is_file_name(name: object) -> bool:
+    return isinstance(name, str) and Path(name).name == name  # a file of this directory, never "../elsewhere"
+
+
+def check_is_checkpoint(path: Path) -> None:
+    """Raise ValueError that says how to get a Hugging Face directory, if the path is not one."""
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
-        raise ValueError(
-            f"{path} does not exist: {_advice(path)}give a run, Hugging Face or Meta directory, or a llama2.c .bin"
-        )
+        raise ValueError(f"{path} does not exist: {_advice(path)}give a run or a Hugging Face directory")
     if (path / "config.json").is_file():
-        return HuggingFace(path)
+        return
+    convert = f"convert it with `python convert.py {format_path(path)} NEW_DIRECTORY`, then give that directory"
+    if (path / "consolidated.safetensors").is_file():
+        raise ValueError(
+            f"{path} is in Mistral's own format (consolidated.safetensors), which is not supported: get config.json "
+            "and model*.safetensors of the same model"
+        )
     if (path / "params.json").is_file():
-        return Meta(path)
+        raise ValueError(f"{path} is in Meta's format: {convert}")
     if path.is_dir():
-        model, others = find_model(path), models_in(path)
-        if model is None and others:
+        others = models_in(path)
+        if others:
             raise ValueError(f"{path} is not a model, but contains {len(others)}: give one, for example {others[0]}")
-        if model is None:
-            raise ValueError(
-                f"{path} has neither config.json nor params.json: give a run, Hugging Face or Meta directory"
-            )
-        return model
+        raise ValueError(f"{path} has no config.json: give a run or a Hugging Face directory")
     if path.suffix == ".gguf":
         raise ValueError(f"{path} is a GGUF file, which is not supported: give the directory that it was made from")
     if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
         raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
-    if not path.is_file():  # opening a pipe would block
-        raise ValueError(f"{path} is neither a file nor a directory: give a directory, or a llama2.c .bin")
-    return Llama2c(path)
+    if path.suffix == ".bin":
+        raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert}")
+    raise ValueError(f"{path} is not a directory: give a run or a Hugging Face directory")
 
 
 def _advice(path: Path) -> str:
@@ -163,7 +196,7 @@ def models_in(directory: Path) -> list[Path]:
 
 
 def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open a run, Hugging Face or Meta directory, or a llama2.c .bin, without reading its weights."""
+    """Open a run or another Hugging Face directory, without reading its weights."""
     return Checkpoint(path)
 
 
@@ -225,9 +258,25 @@ def check_savable(model: Transformer) -> None:
 def write_model(
     model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
 ) -> None:
-    """``save_model`` without its checks, for a model that is saved repeatedly and was checked once."""
+    """``save_model`` without its checks, for a model that is saved repeatedly and was checked once.
+
+    config.json is written before model.safetensors, so that new weights are never beside a missing or old config.
+    """
     directory = Path(directory)
-    huggingface.save(model, directory, dtype, read_ids(directory) if ids is None else ids)
+    args, subclass_name = model.args, name_of(type(model))
+    state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
+    if subclass_name is None:
+        check_shapes(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
+        state = {
+            hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
+            for name, tensor in state.items()
+        }
+    weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
+    stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
+    config = config_from(args, stored, read_ids(directory) if ids is None else ids, subclass_name)
+    directory.mkdir(parents=True, exist_ok=True)
+    write_json(directory / "config.json", config)
+    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it
 
 
 def newest_run(file_name: str = "model.safetensors") -> Path:

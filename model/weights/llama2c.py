@@ -1,16 +1,16 @@
 """llama2.c's .bin files: a header of seven counts, then the tensors, grouped by kind, all little-endian.
 
-Version 0 begins with the counts; a negative vocabulary size means that the embedding is not tied to the output matrix.
-Versions 1 (float32) and 2 (Q8_0, int8) begin with the magic number 0x616B3432 ("ak42") and the version, pad the header
-to 256 bytes and store the norms first. The format has no field for RoPE's base, which is 10000, nor for the epsilon of
-the norms, which is 1e-5.
+convert.py reads and writes them. Version 0 (float32), which run.c reads, begins with the counts; a negative vocabulary
+size means that the embedding is not tied to the output matrix. Version 2 (Q8_0, int8), which runq.c reads, begins with
+the magic number 0x616B3432 ("ak42") and the version, pads the header to 256 bytes and stores the norms first. No C
+program reads version 1. The format has no field for RoPE's base, which is 10000, nor for the epsilon of the norms,
+which is 1e-5.
 """
 
 import dataclasses
 import math
 import struct
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -23,6 +23,7 @@ from ..config import ModelArgs
 from ..transformer import Transformer
 from .int8 import Int8Matrix, Quantized
 from .layout import check_read_back, tensor_shapes
+from .loading import Weights
 
 MAGIC, HEADER_BYTES = 0x616B3432, 256
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -36,16 +37,14 @@ FEED_FORWARD = tuple(f"layers.{{}}.feed_forward.{name}.weight" for name in ("w1"
 
 
 class Header(NamedTuple):
-    version: int
     args: ModelArgs
     start: int  # the first byte of the data
-    group_size: int  # how many numbers share a scale; 0 without quantization
+    group_size: int  # how many numbers share a scale; 0 in version 0, which is not quantized
 
 
-class Llama2c:
+class Llama2c(Weights):
     """An opened file: the header has been read and compared with the size of the file."""
 
-    subclass_name: str | None = None
     dtype = torch.float32  # of all tensors once they are dequantized
 
     def __init__(self, path: Path) -> None:
@@ -87,28 +86,12 @@ def _read_floats(file: BinaryIO, shape: tuple[int, ...]) -> Tensor:
     return torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def find_model(path: Path) -> Llama2c | None:
-    """The llama2.c model at ``path``: the file itself, or the only one in a directory; None if there is none.
-
-    Raises ValueError if a directory has several.
-    """
-    models = []
-    for file in sorted(path.glob("*.bin")) if path.is_dir() else [path]:
-        with suppress(ValueError, OSError):
-            if file.is_file():  # opening a pipe would block
-                models.append(Llama2c(file))
-    if len(models) > 1:
-        names = ", ".join(model.path.name for model in models)
-        raise ValueError(f"{path} contains {len(models)} llama2.c models, {names}: name one of them")
-    return models[0] if models else None
-
-
 def layout(header: Header) -> Iterator[tuple[str, tuple[int, ...], int]]:
     """Yield (name, shape, count) in the order of the file; ``count`` tensors of layers follow each other."""
     args = header.args
     shapes = tensor_shapes(dataclasses.replace(args, n_layers=1))
     shapes[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
-    if header.version == 0:
+    if not header.group_size:
         names = ["tok_embeddings.weight", NORMS[0], *ATTENTION, NORMS[1], *FEED_FORWARD, "norm.weight", ROTATIONS]
     else:
         names = [*NORMS, "norm.weight", "tok_embeddings.weight", *ATTENTION, *FEED_FORWARD]
@@ -138,16 +121,14 @@ def parse_header(raw: bytes) -> Header:
     magic, version = struct.unpack_from("<Ii", raw)
     if magic != MAGIC:
         counts = struct.unpack_from("<7i", raw)
-        return Header(0, _args_from_counts(counts, counts[5] > 0), 28, 0)
-    if version not in (1, 2):
-        raise ValueError(f"version {version}: supported are 0, 1 and 2")
+        return Header(_args_from_counts(counts, counts[5] > 0), 28, 0)
+    if version != 2:
+        raise ValueError(f"version {version}: supported are 0 and 2")
     args = _args_from_counts(struct.unpack_from("<7i", raw, 8), tied=bool(raw[36]))
-    group_size = 0
-    if version == 2:
-        (group_size,) = struct.unpack_from("<i", raw, 37)
-        if group_size < 1 or math.gcd(group_size, *row_lengths(args)) != group_size:
-            raise ValueError(f"group size {group_size} does not divide the rows of every matrix")
-    return Header(version, args, HEADER_BYTES, group_size)
+    (group_size,) = struct.unpack_from("<i", raw, 37)
+    if group_size < 1 or math.gcd(group_size, *row_lengths(args)) != group_size:
+        raise ValueError(f"group size {group_size} does not divide the rows of every matrix")
+    return Header(args, HEADER_BYTES, group_size)
 
 
 def _args_from_counts(counts: Sequence[int], tied: bool) -> ModelArgs:

@@ -1,4 +1,7 @@
-"""Meta's directories: params.json and consolidated.NN.pth, one file for each model-parallel shard."""
+"""Meta's directories: params.json and consolidated.NN.pth, one file for each model-parallel shard.
+
+convert.py reads and writes them.
+"""
 
 import errno
 from collections.abc import Iterator
@@ -14,6 +17,7 @@ from ..config import ModelArgs
 from ..rope_scaling import RopeScaling
 from ..transformer import Transformer
 from .layout import check_layers, check_read_back, check_shapes, tensor_shapes
+from .loading import Weights
 from .tensors import WEIGHT_DTYPES
 
 SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs
@@ -85,14 +89,12 @@ def params_from(args: ModelArgs) -> dict[str, Any]:
     return params
 
 
-class Meta:
+class Meta(Weights):
     """An opened directory: params.json and the headers of the shards have been read and compared.
 
     Tied weights are stored twice, because the format cannot express the tie. So the network's are tied if embedding and
     output matrix are equal.
     """
-
-    subclass_name: str | None = None
 
     def __init__(self, path: Path) -> None:
         self.path = path

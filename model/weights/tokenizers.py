@@ -1,109 +1,123 @@
 """The tokenizer of a checkpoint: found beside the weights, checked against them, and saved for other programs too."""
 
+import json
 import reprlib
 from pathlib import Path
 from typing import Any
 
+from sentencepiece import SentencePieceProcessor
+
+from ..cli import format_path
 from ..cli.files import read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, hugging_face_files, read_settings
-from ..text.llama2c_tokenizer import Llama2cTokenizer
+from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings, with_added_tokens
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
-from .llama2c import find_model
 
 TEMPLATE = "chat_template.jinja"
-# The vocabulary of a network may be rounded up: to a multiple of 128, and Qwen's 151,665 tokens to 151,936 or 152,064.
+SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # beside a tokenizer.json
+# Rows of a network without a token, as a share of all: its vocabulary may be rounded up, by DeepSeek's 102,400 rows for
+# 100,015 tokens the most.
 MAX_VOCAB_PADDING = 128
-MAX_VOCAB_PADDING_SHARE = 256  # one row in so many
+MAX_VOCAB_PADDING_SHARE = 32  # one row in so many
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
-    """Load the tokenizer in a directory, beside a llama2.c model, or in a tokenizer.model, .json or .bin file.
+    """Load the tokenizer in a directory, or in a tokenizer.model or tokenizer.json.
 
-    Except for a .bin file, its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have
-    any. Raises ValueError if it does not fit a model with ``model_vocab_size`` tokens.
+    Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any. Raises ValueError
+    if it does not fit a model with ``model_vocab_size`` tokens.
     """
     path = Path(path)
-    found = find_tokenizer(path)
-    model = find_model(path) if found is None or found.suffix == ".bin" else None
-    if found is None and (model or path.is_dir()):
-        names = names_beside(model.path, model.args.vocab_size) if model else ["tokenizer.model", "tokenizer.json"]
-        raise ValueError(f"{path} has no tokenizer ({', '.join(names)}): give one with --tokenizer")
-    file = found or path
+    file = find_tokenizer(path, model_vocab_size) or path
+    if file.is_dir():
+        raise ValueError(f"{path} has no tokenizer (tokenizer.model, tokenizer.json): give one with --tokenizer")
     if not file.is_file():
-        raise ValueError(f"{file} is not a file: give a tokenizer.model, tokenizer.json or llama2.c tokenizer.bin")
-    if model and model_vocab_size is None:  # a tokenizer.bin does not contain its number of tokens
-        model_vocab_size = model.args.vocab_size
-    tokenizer = _open_tokenizer(file, model_vocab_size)
-    ends = read_ids(file.parent).get("eos_token_id") if file.suffix != ".bin" else None
+        raise ValueError(f"{file} is not a file: give a tokenizer.model or tokenizer.json")
+    tokenizer = _open_tokenizer(file)
+    ends = read_ids(file.parent).get("eos_token_id")
     if ends is not None:
         tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
     check_size(tokenizer, model_vocab_size, file)
     return tokenizer
 
 
-def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
+def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | None:
+    """The tokenizer file in a directory.
+
+    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if tokenizer.model
+    lacks tokens: those that were added, or some of the model's.
+    """
+    model_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
+    if not json_file.is_file():
+        return model_file if model_file.is_file() else None
+    if not model_file.is_file():
+        return json_file
+    try:
+        model = SentencePieceProcessor(model_proto=model_file.read_bytes())
+    except RuntimeError:  # in another format, as Llama 3's
+        return json_file
+    has_all = model_vocab_size in (None, model.get_piece_size()) and not _missing(model, path)
+    return model_file if has_all else json_file
+
+
+def _missing(model: SentencePieceProcessor, directory: Path) -> dict[str, int]:
+    """Token -> id of the added tokens that a SentencePiece model lacks."""
+    added = {token: number for token, (number, _) in added_tokens(directory).items()}
+    size = model.get_piece_size()
+    return {token: number for token, number in added.items() if number >= size or model.id_to_piece(number) != token}
+
+
+def _open_tokenizer(file: Path) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":
-        if model_vocab_size is None:
-            raise ValueError(f"{file} does not contain its number of tokens: it can only be opened with its model")
-        return Llama2cTokenizer(file, model_vocab_size)
+        raise ValueError(
+            f"{file} is in llama2.c's format: convert it together with its model, with "
+            f"`python convert.py MODEL.bin NEW_DIRECTORY --tokenizer {format_path(file)}`"
+        )
     with file.open("rb") as opened:
         first_line = opened.readline(200).split()
     if len(first_line) == 2 and first_line[1] == b"0":  # base64 and a rank, as in Llama 3's tokenizer.model
         raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
-    return SentencePieceTokenizer(file)
+    tokenizer = SentencePieceTokenizer(file, _adds_bos(file.parent))
+    missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
+    if not missing:
+        return tokenizer
+    content = with_added_tokens(file, read_settings(file.parent), tokenizer.adds_bos)
+    if content is None:
+        names = ", ".join(f"{token} ({number})" for token, number in missing.items())
+        raise ValueError(f"{file} lacks added tokens and is not a BPE model: {names}: give a tokenizer.json")
+    return HFTokenizer(file, json.dumps(content).encode())
+
+
+def _adds_bos(directory: Path) -> bool:
+    """Whether texts begin with BOS: ``add_bos_token`` says it, else the post-processor of a tokenizer.json beside it.
+
+    Without both they do, as in Meta's code and in transformers 4; transformers 5 leaves BOS out.
+    """
+    adds_bos = read_settings(directory).get("add_bos_token")
+    if adds_bos is not None or not (directory / "tokenizer.json").is_file():
+        return adds_bos is not False
+    return "SpecialToken" in json.dumps(read_json(directory / "tokenizer.json").get("post_processor"))
 
 
 def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -> None:
+    """Raise ValueError if the tokenizer is not that of a model with ``model_vocab_size`` tokens.
+
+    A SentencePiece model must have as many. A tokenizer.json may have fewer, because the vocabulary of a network is
+    often rounded up, and added tokens beyond it: only a text that contains one is refused.
+    """
     if model_vocab_size is None:
         return
-    # Networks with a tokenizer.json often have a vocabulary that is rounded up; those with a tokenizer.model never do.
-    limit = 1
+    padding = model_vocab_size - tokenizer.vocab_size
+    fits = padding == 0
     if isinstance(tokenizer, HFTokenizer):
-        limit = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
-    if not 0 <= model_vocab_size - tokenizer.vocab_size < limit:
+        fits = padding < max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
+        fits = fits and tokenizer.base_vocab_size <= model_vocab_size
+        tokenizer.model_vocab_size = model_vocab_size
+    if not fits:
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
         )
-
-
-def find_tokenizer(path: Path) -> Path | None:
-    """The tokenizer file of a model: in its directory, or beside a llama2.c model.
-
-    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if it has added
-    tokens that tokenizer.model lacks.
-    """
-    sentencepiece_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
-    if json_file.is_file() and not (sentencepiece_file.is_file() and not _has_added_tokens(path)):
-        return json_file
-    if sentencepiece_file.is_file():
-        return sentencepiece_file
-    model = find_model(path)
-    if model is None:
-        return None
-    files = [model.path.with_name(name) for name in names_beside(model.path, model.args.vocab_size)]
-    return next((file for file in files if file.is_file()), None)
-
-
-def names_beside(model: Path, vocab_size: int) -> list[str]:
-    """The names that the tokenizer of a llama2.c model may have: the one that we write, then those of llama2.c."""
-    return [tokenizer_bin(model).name, f"tok{vocab_size}.bin", "tokenizer.bin"]
-
-
-def tokenizer_bin(model: Path) -> Path:
-    """The file to which the tokenizer of a llama2.c model is written."""
-    return model.with_name(f"{model.stem}.tokenizer.bin")
-
-
-def _has_added_tokens(directory: Path) -> bool:
-    if (directory / "added_tokens.json").is_file():
-        return True
-    config = directory / "tokenizer_config.json"
-    if not config.is_file():
-        return False
-    added = read_json(config).get("added_tokens_decoder")
-    return isinstance(added, dict) and len(added) > 3  # unknown, BOS and EOS are in the tokenizer.model too
 
 
 def read_ids(directory: Path) -> dict[str, Any]:
@@ -128,15 +142,13 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     directory = Path(directory)
     source = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
-    file = copy_tokenizer(tokenizer, directory)
-    names = [TEMPLATE]
-    if file.suffix == ".json":
-        names += ["tokenizer_config.json", "special_tokens_map.json"]
-    for name in names:
+    is_sentencepiece = isinstance(tokenizer, SentencePieceTokenizer)
+    _write(directory / ("tokenizer.model" if is_sentencepiece else "tokenizer.json"), tokenizer.content)
+    for name in (TEMPLATE, *(() if is_sentencepiece else SETTINGS)):
         if (source / name).is_file():
             _write(directory / name, (source / name).read_bytes())
-    if file.suffix == ".model":
-        tokenizer_json, config = hugging_face_files(file) or ({}, {})
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        tokenizer_json, config = hugging_face_files(tokenizer.path, tokenizer.adds_bos) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)
@@ -146,14 +158,6 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     if tokenizer.eos_ids:  # transformers fails on an empty list
         ids["eos_token_id"] = list(tokenizer.eos_ids)
     write_json(directory / "generation_config.json", ids)
-
-
-def copy_tokenizer(tokenizer: Tokenizer, directory: Path) -> Path:
-    """Copy only the tokenizer's file, under its usual name. llama2.c's becomes a tokenizer.model that encodes alike."""
-    file = directory / ("tokenizer.json" if isinstance(tokenizer, HFTokenizer) else "tokenizer.model")
-    content = tokenizer.proto if isinstance(tokenizer, SentencePieceTokenizer) else tokenizer.content
-    _write(file, content)
-    return file
 
 
 def _write(file: Path, content: bytes) -> None:

@@ -7,18 +7,12 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
-
+from model.text import sentencepiece_model as parts
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 Steps = list[dict[str, Any]]
-KINDS = {  # the page's letter for each type of piece
-    ModelProto.SentencePiece.NORMAL: "n",
-    ModelProto.SentencePiece.UNKNOWN: "u",
-    ModelProto.SentencePiece.CONTROL: "c",
-    ModelProto.SentencePiece.BYTE: "b",
-}
+KINDS = {parts.NORMAL: "n", parts.UNKNOWN: "u", parts.CONTROL: "c", parts.BYTE: "b"}  # the page's letters
 LLAMA_3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
     r"|\s+(?!\S)|\s+"
@@ -44,34 +38,36 @@ def vocabulary(tokenizer: Tokenizer) -> dict[str, Any]:
     return facts | {"bosId": tokenizer.bos_id, "eosIds": list(tokenizer.eos_ids)}
 
 
-# ---- tokenizer.model, and llama2.c's tokenizer.bin
+# ---- tokenizer.model
 
 
 def _sentencepiece(tokenizer: SentencePieceTokenizer) -> dict[str, Any]:
-    model = ModelProto.FromString(tokenizer.proto)
-    normalizer = model.normalizer_spec
-    kind = model.trainer_spec.model_type
-    if kind not in (TrainerSpec.BPE, TrainerSpec.CHAR):
+    pieces = parts.pieces_of(tokenizer.content)
+    trainer = parts.settings_of(tokenizer.content, parts.TRAINER)
+    normalizer = parts.settings_of(tokenizer.content, parts.NORMALIZER)  # what is missing has its default, which is 1
+    kind = trainer.get(parts.MODEL_KIND, parts.UNIGRAM)
+    if kind not in (parts.BPE, parts.CHAR):
         raise ValueError("it is neither a BPE nor a character model")
-    if normalizer.precompiled_charsmap:
-        raise ValueError(f"it uses the normalization rule {normalizer.name}, but the page supports only identity")
-    if not normalizer.escape_whitespaces or model.trainer_spec.treat_whitespace_as_suffix:
+    if normalizer.get(parts.CHARSMAP):
+        rule = normalizer.get(parts.NORMALIZER_NAME, b"").decode()
+        raise ValueError(f"it uses the normalization rule {rule}, but the page supports only identity")
+    if not normalizer.get(parts.ESCAPE_WHITESPACES, 1) or trainer.get(parts.WHITESPACE_AS_SUFFIX, 0):
         raise ValueError("it does not write a space as U+2581 at the start of a word, as the page requires")
-    for piece in model.pieces:
-        if piece.type not in KINDS:
-            raise ValueError(f"its piece {piece.piece!r} is user-defined or unused, which the page does not support")
-    kinds = "".join(KINDS[piece.type] for piece in model.pieces)
-    is_bpe = kind == TrainerSpec.BPE
+    for piece in pieces:
+        if piece.kind not in KINDS:
+            raise ValueError(f"its piece {piece.text!r} is user-defined or unused, which the page does not support")
+    kinds = "".join(KINDS[piece.kind] for piece in pieces)
+    is_bpe = kind == parts.BPE
     # Whole scores as integers, which take half the space in JSON
-    scores = [int(piece.score) if piece.score.is_integer() else piece.score for piece in model.pieces]
+    scores = [int(piece.score) if piece.score.is_integer() else piece.score for piece in pieces]
     return {
         "type": "SentencePiece",
         "kind": "BPE" if is_bpe else "characters",
-        "pieces": [piece.piece for piece in model.pieces],
+        "pieces": [piece.text for piece in pieces],
         "kinds": kinds,
         "scores": scores if is_bpe else [0] * len(scores),
-        "addsSpace": normalizer.add_dummy_prefix,
-        "collapses": normalizer.remove_extra_whitespaces,
+        "addsSpace": bool(normalizer.get(parts.ADD_DUMMY_PREFIX, 1)),
+        "collapses": bool(normalizer.get(parts.REMOVE_EXTRA_WHITESPACES, 1)),
         # As in SentencePieceTokenizer, which says why. tokenizer.adds_space is the same setting as addsSpace.
         "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }

@@ -19,7 +19,6 @@ from model.cli.settings import setting_fields
 from model.decoding.prompts import Prompt
 from model.decoding.samples import Sample
 from model.decoding.sampling import Sampling, draw
-from model.text import llama2c_tokenizer
 from model.text.readers import split_documents
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
@@ -139,11 +138,7 @@ def tokenizers(tmp_path_factory):
         found[kind] = load_tokenizer(train_tokenizer(text, base / kind / "tokenizer.model", kind, 350))
     save_tokenizer(found["bpe"], base / "json")
     (base / "json" / "tokenizer.model").unlink()
-    llama2c_tokenizer.save(found["bpe"], base / "t.bin")
-    return found | {
-        "json": load_tokenizer(base / "json"),
-        "bin": load_tokenizer(base / "t.bin", found["bpe"].vocab_size),
-    }
+    return found | {"json": load_tokenizer(base / "json")}
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe"])
@@ -159,7 +154,7 @@ def test_the_tokenizer_saved_as_tokenizer_json_encodes_the_same_way(tokenizers, 
     assert tokenizers["json"].encode(text) == tokenizers["bpe"].encode(text)
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe", "json", "bin"])
+@pytest.mark.parametrize("kind", ["char", "bpe", "json"])
 @given(text=TEXTS, ids=st.lists(st.integers(0, 258) | st.integers(0, 10_000)))
 def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids):
     tokenizer = tokenizers[kind]

@@ -13,11 +13,10 @@ from training_helpers import trainer
 
 from model import ModelArgs
 from model.cli import read_toml
-from model.text import llama2c_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
-from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
+from model.weights import llama2c, llama2c_tokenizer, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from study.positions import build_scheme
 from study.topic import open_model
 
@@ -33,6 +32,15 @@ def read_checkpoint(path: Path) -> None:
     checkpoint.model()(torch.tensor([[1, 2, 3]]))
 
 
+def read_meta(path: Path) -> None:
+    meta.Meta(path).model()
+
+
+def read_llama2c(path: Path) -> None:
+    llama2c.Llama2c(path / "model.bin").model()
+    llama2c_tokenizer.read(path / "tokenizer.bin", ARGS.vocab_size)
+
+
 def read_run(path: Path) -> None:
     """Read everything that train.py --resume reads, except the text."""
     read_metrics(path / "metrics.jsonl")
@@ -44,8 +52,8 @@ def read_run(path: Path) -> None:
 READERS = {
     "hf": (read_checkpoint, ["config.json", "generation_config.json", "model.safetensors", "tokenizer.model"]),
     "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model-00001-of-00001.safetensors"]),
-    "meta": (read_checkpoint, ["params.json", "consolidated.00.pth"]),
-    "llama2c/model.bin": (read_checkpoint, ["../model.bin", "../model.tokenizer.bin"]),
+    "meta": (read_meta, ["params.json", "consolidated.00.pth"]),
+    "llama2c": (read_llama2c, ["model.bin", "tokenizer.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
     "study": (open_model, ["config.json", "model.safetensors"]),
 }
@@ -65,10 +73,9 @@ def sound(tmp_path_factory) -> Path:
     (other / "model.safetensors").rename(other / "model-00001-of-00001.safetensors")
     by_meta.mkdir()
     meta.save(model, by_meta)
-    shutil.copy(hf / "tokenizer.model", by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
-    llama2c_tokenizer.save(tokenizer, base / "llama2c" / "model.tokenizer.bin")
+    llama2c_tokenizer.save(tokenizer, base / "llama2c" / "tokenizer.bin")
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
@@ -79,7 +86,7 @@ def sound(tmp_path_factory) -> Path:
 
 def try_to_read(sound: Path, place: str, file: str, damage: Damage) -> None:
     """Read a damaged file. It is a new file, because the old one may still be memory-mapped."""
-    path = sound / place / file if (sound / place).is_dir() else sound / "llama2c" / Path(file).name
+    path = sound / place / file
     original = path.read_bytes()
     path.unlink()
     path.write_bytes(damage(original))

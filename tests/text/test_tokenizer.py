@@ -2,7 +2,6 @@
 
 import json
 import random
-import struct
 from pathlib import Path
 
 import pytest
@@ -10,7 +9,6 @@ import sentencepiece
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
-from model.text.llama2c_tokenizer import Llama2cTokenizer
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
@@ -50,22 +48,6 @@ def published(folder):
     return SentencePieceTokenizer(trained_by_sentencepiece(folder, ENGLISH, **LLAMA2_SETTINGS))
 
 
-@pytest.fixture(scope="module")
-def llama2c(folder, published):
-    return Llama2cTokenizer(*write_llama2c(folder / "tokenizer.bin", published))
-
-
-def write_llama2c(path, tokenizer):
-    """Write the file that llama2.c's exporter writes, following the definition of the format."""
-    model = sentencepiece.SentencePieceProcessor(model_file=str(tokenizer.path))
-    pieces = [model.id_to_piece(i).replace("\u2581", " ").encode() for i in range(model.get_piece_size())]
-    with path.open("wb") as file:
-        file.write(struct.pack("<i", max(map(len, pieces))))
-        for i, piece in enumerate(pieces):
-            file.write(struct.pack("<fi", model.get_score(i), len(piece)) + piece)
-    return path, len(pieces)
-
-
 def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     """A byte-level tokenizer as in Llama 3, or one with byte fallback as in Llama 2."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -83,7 +65,7 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     return HFTokenizer(folder / name / "tokenizer.json")
 
 
-@pytest.fixture(params=["bpe", "char", "published", "llama2c", "byte_level", "byte_fallback"])
+@pytest.fixture(params=["bpe", "char", "published", "byte_level", "byte_fallback"])
 def tokenizer(request, folder):
     if request.param.startswith("byte_"):
         return hf_tokenizer(folder, request.param)
@@ -146,36 +128,6 @@ def test_decode_agrees_with_sentencepiece(published):
         assert published.decode(ids) == oracle.decode(ids)
 
 
-def test_llama2c_encodes_like_the_model_it_was_converted_from(llama2c, published):
-    draw = random.Random(4)
-    words = ENGLISH.split(" ")
-    texts = ["", " ", "it", "the  best", "日本 😀", ENGLISH, *(" ".join(draw.choices(words, k=9)) for _ in range(50))]
-    for text in texts:
-        assert llama2c.encode(text) == published.encode(text), text
-        assert llama2c.decode(llama2c.encode(text)) == text
-    assert (llama2c.bos_id, llama2c.eos_ids) == (published.bos_id, published.eos_ids)
-    for size in (llama2c.vocab_size - 1, llama2c.vocab_size + 1):
-        with pytest.raises(ValueError, match=str(size)):
-            Llama2cTokenizer(llama2c.path, size)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "complaint"),
-    [
-        ([b" ", b"a", b"a"], "does not allow"),
-        ([b" ", b"\xe9"], "does not allow"),
-        ([b" ", b""], "does not allow"),
-        ([b"a", b" a"], "no piece for the space"),
-    ],
-)
-def test_a_llama2c_file_that_sentencepiece_would_read_otherwise_is_refused(tmp_path, pieces, complaint):
-    first = [b"<unk>", b"<s>", b"</s>", *(f"<0x{byte:02X}>".encode() for byte in range(256))]
-    content = b"".join(struct.pack("<fi", -i, len(piece)) + piece for i, piece in enumerate([*first, *pieces]))
-    (tmp_path / "t.bin").write_bytes(struct.pack("<i", 9) + content)
-    with pytest.raises(ValueError, match=rf"t\.bin has [^\n]*{complaint}[^\n]*$"):
-        Llama2cTokenizer(tmp_path / "t.bin", 259 + len(pieces))
-
-
 @pytest.mark.parametrize("name", ["byte_level", "byte_fallback"])
 def test_special_tokens_of_a_tokenizer_json(name, folder):
     tokenizer = hf_tokenizer(folder, name)
@@ -205,7 +157,9 @@ def test_bos_is_read_from_the_post_processor_or_tokenizer_config_json(folder, tm
     without_bos = tokenizer({"bos_token": "<begin>"})
     assert without_bos.encode("it")[0] != begin  # the post-processor in the file adds nothing
     assert without_bos.encode("") == [begin]
-    assert tokenizer({"bos_token": "<begin>", "add_bos_token": True}).encode("it")[0] == begin
+    assert tokenizer({"bos_token": "<begin>", "add_bos_token": True}).encode("it")[0] != begin
+    deepseek = {"bos_token": "<begin>", "add_bos_token": True, "tokenizer_class": "LlamaTokenizerFast"}
+    assert tokenizer(deepseek).encode("it")[0] == begin, "as its authors document"
 
 
 def test_truncation_padding_and_dropout_of_a_tokenizer_json_are_switched_off(folder, tmp_path):
@@ -225,7 +179,7 @@ def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
     pytest.importorskip("tokenizers")
     file = tmp_path / "tokenizer"
     file.write_bytes(content)
-    for read in (SentencePieceTokenizer, HFTokenizer, lambda path: Llama2cTokenizer(path, 300)):
+    for read in (SentencePieceTokenizer, HFTokenizer):
         with pytest.raises(ValueError, match="tokenizer") as error:
             read(file)
         assert "\n" not in str(error.value)

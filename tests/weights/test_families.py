@@ -2,7 +2,6 @@
 
 import json
 import shutil
-from contextlib import nullcontext
 
 import pytest
 import torch
@@ -195,12 +194,20 @@ def test_a_tokenizer_of_qwens_kind_and_its_copy_encode_as_transformers_does(qwen
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize(("rows", "fits"), [(151_665, True), (151_936, True), (152_064, True), (152_400, False)])
-def test_qwens_vocabulary_may_be_padded_by_more_than_128_rows(qwen_tokenizer, rows, fits):
+PADDED = {  # tokens and rows
+    "Qwen2.5": (151_665, 152_064), "DeepSeek-LLM": (100_015, 102_400), "deepseek-coder": (32_022, 32_256),
+    "Megrez": (120_026, 122_880), "not padded": (65_000, 65_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tokens", "rows"), PADDED.values(), ids=PADDED)
+def test_a_vocabulary_may_be_padded_by_some_percent(qwen_tokenizer, tokens, rows):
     tokenizer = load_tokenizer(qwen_tokenizer)
-    tokenizer.vocab_size = 151_665
-    with nullcontext() if fits else pytest.raises(ValueError, match="151665 tokens, the model 152400"):
-        check_size(tokenizer, rows, tokenizer.path)
+    tokenizer.vocab_size = tokens
+    check_size(tokenizer, rows, tokenizer.path)
+    for wrong in (tokens + tokens // 20, tokenizer.base_vocab_size - 1):
+        with pytest.raises(ValueError, match=f"{tokens} tokens, the model {wrong}"):
+            check_size(tokenizer, wrong, tokenizer.path)
 
 
 @pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)

@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from model import ModelArgs
-from model.weights import llama2c, load_args, load_model, open_checkpoint
+from model.weights import llama2c
 from model.weights.int8 import Quantized
+from model.weights.llama2c import Llama2c
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
 SHAPES = {  # of one layer, with sizes as the C program computes them
@@ -45,11 +46,6 @@ def version0(weights, tied):
     return header(0, tied) + b"".join(part.tobytes() for part in [*parts, *([] if tied else [weights["output"]])])
 
 
-def version1(weights, tied):
-    parts = [weights[name] for name in ("attention_norm", "ffn_norm", "norm", "embedding", *MATRICES)]
-    return header(1, tied) + b"".join(part.tobytes() for part in [*parts, *([] if tied else [weights["output"]])])
-
-
 def version2(weights, tied, group):
     """The file, and the weights after rounding to int8."""
     rounded = dict(weights)
@@ -68,11 +64,11 @@ def version2(weights, tied, group):
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("version", [0, 1, 2])
+@pytest.mark.parametrize("version", [0, 2])
 def test_files_of_every_version_are_read(tmp_path, weights, tied, version):
-    write = (version0, version1, lambda *options: version2(*options, 16)[0])[version]
-    (tmp_path / "x.bin").write_bytes(write(weights, tied))
-    model = load_model(tmp_path / "x.bin")
+    content = version2(weights, tied, 16)[0] if version else version0(weights, tied)
+    (tmp_path / "x.bin").write_bytes(content)
+    model = Llama2c(tmp_path / "x.bin").model()
     assert model.args == ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=tied)
     stored = version2(weights, tied, 16)[1] if version == 2 else weights
     expected = {"tok_embeddings.weight": stored["embedding"], "norm.weight": stored["norm"]}
@@ -90,7 +86,7 @@ def test_files_of_every_version_are_read(tmp_path, weights, tied, version):
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_written_file_equals_the_one_built_by_hand(tmp_path, weights, tied):
     (tmp_path / "x.bin").write_bytes(version0(weights, tied))
-    llama2c.save(load_model(tmp_path / "x.bin"), tmp_path / "y.bin")
+    llama2c.save(Llama2c(tmp_path / "x.bin").model(), tmp_path / "y.bin")
     ours, rope = (tmp_path / "y.bin").read_bytes(), 9 * 4 * 4
     at = 28 + 4 * (40 * 48 + 2 * sum(int(np.prod(s)) for s in SHAPES.values()) + 48)
     expected = (tmp_path / "x.bin").read_bytes()
@@ -106,7 +102,7 @@ def test_a_written_file_equals_the_one_built_by_hand(tmp_path, weights, tied):
 def test_int8_weights_stay_quantized_and_are_written_bit_by_bit(tmp_path, weights, tied, group):
     content, rounded = version2(weights, tied, group)
     (tmp_path / "x.bin").write_bytes(content)
-    model = open_checkpoint(tmp_path / "x.bin").model(int8=True, group_size=4)
+    model = Llama2c(tmp_path / "x.bin").model(int8=True, group_size=4)
     w2 = model.layers[1].feed_forward.w2
     assert (w2.weight.dtype, w2.scales.shape) == (torch.int8, (48, 64 // group))
     dequantized = Quantized(w2.weight, w2.scales).dequantize(torch.float32)
@@ -118,7 +114,7 @@ def test_int8_weights_stay_quantized_and_are_written_bit_by_bit(tmp_path, weight
 @pytest.mark.parametrize("tied", [True, False])
 def test_a_model_quantized_by_us_is_written_as_the_file_built_by_hand(tmp_path, weights, tied):
     (tmp_path / "x.bin").write_bytes(version0(weights, tied))
-    source = open_checkpoint(tmp_path / "x.bin")
+    source = Llama2c(tmp_path / "x.bin")
     assert llama2c.group_size_for(source.args) == 16, "dim is 48, hidden_dim is 64"
     llama2c.save(source.model(int8=True, group_size=16), tmp_path / "y.bin")
     assert (tmp_path / "y.bin").read_bytes() == version2(weights, tied, 16)[0]
@@ -127,7 +123,7 @@ def test_a_model_quantized_by_us_is_written_as_the_file_built_by_hand(tmp_path, 
 def test_scales_of_whole_rows_cannot_be_written(tmp_path, weights):
     (tmp_path / "x.bin").write_bytes(version0(weights, True))
     with pytest.raises(ValueError, match=r"the groups have sizes \[48, 64\]"):
-        llama2c.save(load_model(tmp_path / "x.bin", int8=True), tmp_path / "y.bin")
+        llama2c.save(Llama2c(tmp_path / "x.bin").model(int8=True), tmp_path / "y.bin")
     assert not (tmp_path / "y.bin").exists()
 
 
@@ -138,7 +134,8 @@ BROKEN = {
     "text": lambda raw: b"once upon a time, there was a file" * 20,
     "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
     "many layers": lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:],
-    "version": lambda raw: struct.pack("<Ii", 0x616B3432, 3).ljust(256, b"\0"),
+    "version 1": lambda raw: struct.pack("<Ii", 0x616B3432, 1).ljust(256, b"\0") + raw,
+    "version 3": lambda raw: struct.pack("<Ii", 0x616B3432, 3).ljust(256, b"\0"),
     "group": lambda raw: header(2, True, 48) + raw,
     "negative group": lambda raw: header(2, True, -16) + raw,
 }
@@ -149,5 +146,5 @@ def test_a_damaged_file_is_a_one_line_error(tmp_path, weights, change):
     path = tmp_path / "x.bin"
     path.write_bytes(change(version0(weights, True)))
     with pytest.raises(ValueError, match=r"x\.bin") as error:
-        load_args(path)
+        Llama2c(path)
     assert "\n" not in str(error.value)

@@ -9,8 +9,8 @@ from damage import change_json
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
-from model.weights import load_args, load_model, meta
-from model.weights.meta import args_from_params, hidden_dim, params_from
+from model.weights import meta
+from model.weights.meta import Meta, args_from_params, hidden_dim, params_from
 
 
 @pytest.fixture
@@ -27,11 +27,11 @@ def equal(a, b):
 
 def test_round_trip_is_bit_equal(saved):
     model, directory = saved
-    assert equal(load_model(directory).state_dict(), model.state_dict())
-    assert load_args(directory) == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
+    assert equal(Meta(directory).model().state_dict(), model.state_dict())
+    assert Meta(directory).args == ModelArgs(**{**vars(model.args), "max_seq_len": 2048})
     assert equal(torch.load(directory / "consolidated.00.pth", weights_only=True), model.state_dict())
     meta.save(model.bfloat16(), directory)
-    assert equal(load_model(directory, dtype="stored").state_dict(), model.state_dict())
+    assert equal(Meta(directory).model(dtype="stored").state_dict(), model.state_dict())
 
 
 def split(model, directory, count, embedding_dim, **extra):
@@ -52,7 +52,7 @@ def test_shards_are_joined_on_the_right_axes(small_model, tmp_path, embedding_di
     meta.save(model, tmp_path)
     split(model, tmp_path, 2, embedding_dim, **{"rope.freqs": torch.ones(4)})
     change_json(tmp_path / "params.json", vocab_size=vocab_size)
-    assert equal(load_model(tmp_path).state_dict(), model.state_dict())
+    assert equal(Meta(tmp_path).model().state_dict(), model.state_dict())
 
 
 def test_missing_shards_and_shards_of_another_model_are_errors(small_model, tmp_path):
@@ -61,20 +61,20 @@ def test_missing_shards_and_shards_of_another_model_are_errors(small_model, tmp_
     split(model, tmp_path, 2, 0)
     torch.save(model.state_dict(), tmp_path / "consolidated.01.pth")
     with pytest.raises(ValueError, match="files with different tensors"):
-        load_args(tmp_path)
+        Meta(tmp_path)
     (tmp_path / "consolidated.01.pth").unlink()
     with pytest.raises(ValueError, match=r"attention\.wk\.weight is \(8, 48\), not \(16, 48\)"):
-        load_args(tmp_path)
+        Meta(tmp_path)
     (tmp_path / "consolidated.00.pth").rename(tmp_path / "consolidated.01.pth")
     with pytest.raises(ValueError, match=r"consolidated\.00\.pth is missing"):
-        load_args(tmp_path)
+        Meta(tmp_path)
 
 
 def test_equal_embedding_and_output_are_tied(small_model, tmp_path):
     model = small_model(head_dim=8, tie_embeddings=True)
     meta.save(model, tmp_path)
-    assert load_args(tmp_path).tie_embeddings
-    assert equal(load_model(tmp_path).state_dict(), model.state_dict())
+    assert Meta(tmp_path).args.tie_embeddings
+    assert equal(Meta(tmp_path).model().state_dict(), model.state_dict())
 
 
 PUBLISHED = {  # params.json as published by Meta, and the feed-forward width of its models
@@ -133,7 +133,7 @@ def test_params_can_express_any_feed_forward_width(width):
 def test_params_of_another_architecture_are_an_error(saved, changes, words):
     change_json(saved[1] / "params.json", **changes)
     with pytest.raises(ValueError, match=words) as error:
-        load_args(saved[1])
+        Meta(saved[1])
     assert "\n" not in str(error.value)
 
 
@@ -151,7 +151,7 @@ def test_a_pickle_is_an_error_and_never_run(saved, tmp_path, new_format):
     marker, path = tmp_path / "was_run", directory / "consolidated.00.pth"
     torch.save({**model.state_dict(), "extra": Bomb(marker)}, path, _use_new_zipfile_serialization=new_format)
     with pytest.raises(ValueError, match=r"consolidated\.00\.pth is damaged, or pickles more than") as error:
-        load_model(directory)
+        Meta(directory).model()
     assert "\n" not in str(error.value)
     assert not marker.exists()
     torch.load(path, weights_only=False)
@@ -173,5 +173,5 @@ DAMAGES = {
 def test_a_damaged_shard_is_a_one_line_error(saved, damage):
     damage(saved[1] / "consolidated.00.pth")
     with pytest.raises(ValueError, match=r"00\.pth is damaged, or pickles more.*: get it again$") as error:
-        load_model(saved[1])
+        Meta(saved[1]).model()
     assert "\n" not in str(error.value)

@@ -1,4 +1,4 @@
-"""llama2.c's tokenizer.bin, read and written: the pieces and scores of a SentencePiece BPE model.
+"""llama2.c's tokenizer.bin <-> a SentencePiece model: the pieces and scores of BPE.
 
 The format: int32 longest piece, then for each token float32 score, int32 length, that many bytes. Tokens 0 to 2 are
 unknown, BOS and EOS, 3 to 258 the bytes. The number of tokens is not in the file, only in the model file.
@@ -10,52 +10,33 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor
 
 from ..cli.files import write_atomically
-from .tokenizer import U2581, SentencePieceTokenizer, Tokenizer
+from ..text.sentencepiece_model import BYTE, CONTROL, UNKNOWN, Piece, bpe_model
+from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 
 BOS, EOS, FIRST_BYTE = 1, 2, 3
 FIRST_PIECE = FIRST_BYTE + 256  # the tokens before it are the same in every file
 
 
-class Llama2cTokenizer(SentencePieceTokenizer):
-    """The SentencePiece model that encodes as llama2.c does: a space before the text, merges by best score."""
+def read(path: Path, vocab_size: int) -> bytes:
+    """The tokenizer.model that encodes as llama2.c does: a space before the text, merges by best score.
 
-    def __init__(self, path: str | Path, vocab_size: int):
-        super().__init__(path, sentencepiece_model(Path(path).read_bytes(), vocab_size, path))
-        # llama2.c's models were trained on stories separated by BOS, so a generated BOS ends the story too.
-        self.eos_ids = (EOS, BOS)
-
-
-def sentencepiece_model(content: bytes, vocab_size: int, path: str | Path) -> bytes:
-    """The SentencePiece model with the pieces of a tokenizer.bin. Raises ValueError if it would not encode alike."""
-    # protobuf takes a tenth of a second to import, and only this format needs it
+    Raises ValueError if the file does not hold ``vocab_size`` tokens, or if SentencePiece would not encode alike.
+    """
+    found, scores = _read_pieces(path.read_bytes(), vocab_size, path)
+    pieces = [Piece("<unk>", scores[0], UNKNOWN)]
+    pieces += [Piece("<s>", scores[BOS], CONTROL), Piece("</s>", scores[EOS], CONTROL)]
+    pieces += [Piece(f"<0x{byte:02X}>", scores[FIRST_BYTE + byte], BYTE) for byte in range(256)]
     try:
-        from sentencepiece.sentencepiece_model_pb2 import ModelProto, TrainerSpec
-    except Exception as error:  # ImportError, or protobuf's own if its version is too old
-        raise ValueError(f"{path} needs the extra llama2c: pip install 'protobuf>=7.36.1' ({error})") from None
-
-    pieces, scores = _read_pieces(content, vocab_size, path)
-    model = ModelProto()
-    model.pieces.add(piece="<unk>", score=scores[0], type=ModelProto.SentencePiece.UNKNOWN)
-    model.pieces.add(piece="<s>", score=scores[BOS], type=ModelProto.SentencePiece.CONTROL)
-    model.pieces.add(piece="</s>", score=scores[EOS], type=ModelProto.SentencePiece.CONTROL)
-    for byte, score in enumerate(scores[FIRST_BYTE:FIRST_PIECE]):
-        model.pieces.add(piece=f"<0x{byte:02X}>", score=score, type=ModelProto.SentencePiece.BYTE)
-    try:
-        for raw, score in zip(pieces[FIRST_PIECE:], scores[FIRST_PIECE:]):
-            model.pieces.add(piece=raw.decode().replace(" ", U2581), score=score)
-        model.trainer_spec.model_type = TrainerSpec.BPE
-        model.trainer_spec.vocab_size = vocab_size
-        model.trainer_spec.byte_fallback = True
-        model.normalizer_spec.name = "identity"
-        model.normalizer_spec.remove_extra_whitespaces = False
-        proto: bytes = model.SerializeToString()
-        SentencePieceProcessor(model_proto=proto)
+        for raw, score in zip(found[FIRST_PIECE:], scores[FIRST_PIECE:]):
+            pieces.append(Piece(raw.decode().replace(" ", U2581), score))
+        model = bpe_model(pieces)
+        SentencePieceProcessor(model_proto=model)
     except (RuntimeError, UnicodeDecodeError) as error:
         raise ValueError(f"{path} has pieces that SentencePiece does not allow ({error}): get the file again") from None
-    if b" " not in pieces[FIRST_PIECE:]:
+    if b" " not in found[FIRST_PIECE:]:
         # llama2.c would fall back to the byte of the space, SentencePiece to the bytes of its space sign
         raise ValueError(f"{path} has no piece for the space: SentencePiece cannot encode as llama2.c does")
-    return proto
+    return model
 
 
 def _read_pieces(content: bytes, vocab_size: int, path: str | Path) -> tuple[list[bytes], list[float]]:
@@ -80,7 +61,7 @@ def save(tokenizer: Tokenizer, path: Path) -> None:
     """
     if not isinstance(tokenizer, SentencePieceTokenizer):
         raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
-    model = SentencePieceProcessor(model_proto=tokenizer.proto)
+    model = SentencePieceProcessor(model_proto=tokenizer.content)
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
     byte_ids = [i for i in range(tokenizer.vocab_size) if model.is_byte(i)]
     if ids != [0, BOS, EOS] or byte_ids != list(range(FIRST_BYTE, FIRST_PIECE)):

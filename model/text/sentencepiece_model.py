@@ -1,0 +1,107 @@
+"""The parts of a SentencePiece ``tokenizer.model`` that its library does not tell: the kinds of pieces, and settings.
+
+The file is one message in protobuf's wire format: fields, each a varint (number << 3 | wire type) and a value. Reading
+and writing the few fields that are needed takes less than the package protobuf, whose version other programs fix.
+Numbers of fields are those of sentencepiece_model.proto in SentencePiece's repository.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
+UNIGRAM, BPE, WORD, CHAR = range(1, 5)  # kinds of models
+PIECE, TRAINER, NORMALIZER = 1, 2, 3  # fields of the model
+PIECE_TEXT, PIECE_SCORE, PIECE_KIND = 1, 2, 3
+MODEL_KIND, VOCAB_SIZE, WHITESPACE_AS_SUFFIX, BYTE_FALLBACK = 3, 4, 24, 35  # fields of the trainer
+NORMALIZER_NAME, CHARSMAP, ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES, ESCAPE_WHITESPACES = range(1, 6)
+VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
+
+
+class Piece(NamedTuple):
+    text: str
+    score: float
+    kind: int = NORMAL
+
+
+def pieces_of(model: bytes) -> list[Piece]:
+    """The pieces of a model, each at the index that is its id. Raises ValueError if the bytes are not a model."""
+    pieces = []
+    for number, value in _fields(model):
+        if number == PIECE:
+            piece = dict(_fields(value))
+            (score,) = struct.unpack("<f", piece.get(PIECE_SCORE, bytes(4)))
+            pieces.append(Piece(piece[PIECE_TEXT].decode(), score, piece.get(PIECE_KIND, NORMAL)))
+    return pieces
+
+
+def settings_of(model: bytes, part: int) -> dict[int, Any]:
+    """The fields of the trainer's or the normalizer's settings that are in the file, by their numbers."""
+    settings: dict[int, Any] = {}
+    for number, value in _fields(model):
+        if number == part:
+            settings |= dict(_fields(value))
+    return settings
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield (number, value): an int for a varint, otherwise bytes."""
+    position = 0
+    while position < len(message):
+        tag, position = _varint(message, position)
+        kind = tag & 7
+        if kind == VARINT:
+            value: int | bytes
+            value, position = _varint(message, position)
+        else:
+            size = {EIGHT_BYTES: 8, FOUR_BYTES: 4}.get(kind)
+            if kind == LENGTH:
+                size, position = _varint(message, position)
+            if size is None or position + size > len(message):
+                raise ValueError("not a SentencePiece model")
+            value = message[position : position + size]
+            position += size
+        yield tag >> 3, value
+
+
+def _varint(message: bytes, position: int) -> tuple[int, int]:
+    """The number that begins at ``position``, seven bits in each byte, and the position after it."""
+    number = 0
+    for shift in range(0, 70, 7):
+        if position == len(message):
+            break
+        byte = message[position]
+        position += 1
+        number |= (byte & 127) << shift
+        if byte < 128:
+            return number, position
+    raise ValueError("not a SentencePiece model")
+
+
+def bpe_model(pieces: Iterable[Piece]) -> bytes:
+    """A BPE model with byte fallback, which puts a space before the text and changes nothing else in it."""
+    model = b""
+    count = 0
+    for piece in pieces:
+        fields = _field(PIECE_TEXT, piece.text.encode())
+        fields += _field(PIECE_SCORE, struct.pack("<f", piece.score), FOUR_BYTES) + _field(PIECE_KIND, piece.kind)
+        model += _field(PIECE, fields)
+        count += 1
+    trainer = _field(MODEL_KIND, BPE) + _field(VOCAB_SIZE, count) + _field(BYTE_FALLBACK, 1)
+    normalizer = _field(NORMALIZER_NAME, b"identity") + _field(REMOVE_EXTRA_WHITESPACES, 0)
+    return model + _field(TRAINER, trainer) + _field(NORMALIZER, normalizer)
+
+
+def _field(number: int, value: int | bytes, wire_type: int = LENGTH) -> bytes:
+    if isinstance(value, int):
+        return _as_varint(number << 3 | VARINT) + _as_varint(value)
+    size = _as_varint(len(value)) if wire_type == LENGTH else b""
+    return _as_varint(number << 3 | wire_type) + size + value
+
+
+def _as_varint(number: int) -> bytes:
+    encoded = bytearray()
+    while number > 127:
+        encoded.append(number & 127 | 128)
+        number >>= 7
+    return bytes([*encoded, number])

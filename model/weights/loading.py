@@ -1,0 +1,95 @@
+"""Load a network from opened weights, whatever their format."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..config import ModelArgs
+from ..transformer import Transformer
+from .int8 import Quantized, check_device, load_matrices
+from .layout import Shapes, check_shapes
+from .memory import gather
+from .variants import make_network, name_of
+
+
+class Weights:
+    """Opened weights: their configuration and headers have been read and checked, the tensors not."""
+
+    path: Path
+    args: ModelArgs
+    dtype: torch.dtype  # in which the weights are stored; float32 if they are stored in int8
+    shapes: Shapes
+    subclass_name: str | None = None  # module:Class, if the weights are those of a subclass of Transformer
+
+    def tensors(self) -> Iterator[tuple[str, Tensor | Quantized]]:
+        """Yield (name in the network, tensor), memory-mapped if the format allows it."""
+        raise NotImplementedError
+
+    def model(
+        self,
+        device: str | torch.device = "cpu",
+        dtype: torch.dtype | Literal["stored"] | None = None,
+        network: type[Transformer] | None = None,
+        int8: bool = False,
+        group_size: int | None = None,
+        check_finite: bool = True,
+    ) -> Transformer:
+        """Load the network; see ``load_model``.
+
+        With ``int8``, each group of ``group_size`` neighbours in a row shares a scale; by default the whole row does.
+        Weights that are stored in int8 keep their own groups.
+        """
+        network = network or Transformer
+        if self.subclass_name and name_of(network) != self.subclass_name:
+            raise ValueError(
+                f"{self.path} holds the weights of {self.subclass_name}: they load only with the same network; give "
+                f"--network {self.subclass_name}"
+            )
+        if int8 and network is not Transformer:
+            raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
+        new_dtype: torch.dtype | None
+        if dtype != "stored":
+            new_dtype = dtype or torch.float32
+        elif self.subclass_name:
+            new_dtype = None  # its tensors may have several dtypes, and keep them
+        else:
+            new_dtype = self.dtype  # of all tensors: some models store their norms in another one
+        model = make_network(network, self.args)
+        if int8:
+            check_device(torch.device(device))
+            load_matrices(model, self.tensors(), device, new_dtype, group_size)
+        else:
+            self._load(model, device, new_dtype)
+        if torch.device(device).type == "cpu":
+            gather(model)
+        if check_finite:
+            check_weights_finite(model, self.path)
+        return model.eval()
+
+    def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> None:
+        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        check_shapes(expected, self.shapes, self.path)  # a subclass may have other tensors
+        state = {}
+        for name, tensor in self.tensors():
+            if isinstance(tensor, Quantized):
+                tensor = tensor.dequantize(torch.float32)
+            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None)
+            del tensor  # before the next one is read, so that only one is in memory
+        model.load_state_dict(state, assign=True)
+        model.to(device)  # what a subclass has beside its state
+
+
+def check_weights_finite(model: Transformer, path: Path) -> None:
+    """Raise ValueError for the first tensor with NaN or infinity. A quantized matrix has it in its scales."""
+    for name, tensor in model.state_dict().items():
+        if not tensor.is_floating_point() or not tensor.numel():
+            continue
+        if not all(bound.isfinite() for bound in tensor.aminmax()):  # NaN is both bounds of a tensor that contains it
+            too_large = ", or load them in float32 if their numbers are too large for float16"
+            raise ValueError(
+                f"{path}: {name} contains NaN or infinity: get the weights again"
+                + (too_large if tensor.dtype == torch.float16 else "")
+            )
