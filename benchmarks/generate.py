@@ -26,7 +26,6 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import large
 
 from model import KVCache, Transformer, generate
-from model.decoding.batches import next_token_logits
 from model.decoding.network import for_decoding
 from model.weights import load_model, save_model
 
@@ -116,17 +115,17 @@ def length(model: Transformer, repeats: int) -> None:
     model = model.float()
     device = model.tok_embeddings.weight.device
     text = torch.randint(ARGS.vocab_size, (ARGS.max_seq_len,)).tolist()
-    print("\n| tokens before | ms, cached | ms, compiled | ms, --no_cache |\n|---|---|---|---|")
+    print("\n| tokens before | ms, cached | ms, compiled | ms, without a cache |\n|---|---|---|---|")
     cache = KVCache(ARGS, device=device)
     eager, compiled = for_decoding(model), for_decoding(model, compile=True)
     model(torch.tensor([text], device=device), cache=cache)
     for before in (3, 15, 63, 127, 255):
         token = torch.tensor([text[before : before + 1]], device=device)  # (1, 1)
-        whole_text = torch.tensor(text[: before + 1], device=device)  # (before + 1,)
+        whole_text = torch.tensor([text[: before + 1]], device=device)  # (1, before + 1)
         forwards: dict[str, Callable[[], torch.Tensor]] = {
             "cached": partial(eager, token, before, cache),
             "compiled": partial(compiled, token, before, cache),
-            "uncached": partial(next_token_logits, eager, [whole_text]),
+            "uncached": partial(eager, whole_text),
         }
         measurements = {
             name: partial(seconds, lambda forward=forward: forward().sum().item()) for name, forward in forwards.items()

@@ -112,7 +112,7 @@ def enter(command: str, clone: Path, environment: dict[str, str], train_seconds:
     )  # fmt: skip
     state = "ok"
     try:
-        # The input that a reader types for --interactive and --chat; no other command reads it.
+        # The input that a reader types in chat.py; no other command reads it.
         output, errors = process.communicate("The rope\n", train_seconds if is_training(command) else HOUR)
     except subprocess.TimeoutExpired:
         state = "stopped" if is_training(command) else "not done in an hour"

@@ -8,7 +8,7 @@ Read in this order:
     layers.py        Linear and RMSNorm
     attention.py     grouped-query attention and its formula (kernels.py: faster ways to compute it; skip it at first)
     transformer.py   the block around it, and the whole network
-    generation.py    the decode loop: prefill, then sample, yield, forward
+    generation.py    the decode loop: forward, sample, yield
 
 Shape letters, used in the comments at the ends of lines that change a shape:
 

@@ -31,6 +31,8 @@ class KVCache:
     pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T`` and above are never read.
     """
 
+    chunk = 512  # prompt tokens in one forward pass of the decode loop, to bound the memory of a long prompt
+
     def __init__(
         self,
         args: ModelArgs,
@@ -52,3 +54,12 @@ class KVCache:
             return torch.zeros(shape, dtype=dtype, device=device)  # (B, K, max_seq_len, D)
 
         self.layers = [LayerCache(zeros(), zeros()) for _ in range(args.n_layers)]
+
+    def make_room(self, start_pos: int, T: int) -> int:
+        """The position of the next T tokens: ``start_pos``, unless a subclass evicts earlier tokens to make room.
+
+        Raises ValueError if they do not fit.
+        """
+        if start_pos + T > self.max_seq_len:
+            raise ValueError(f"start_pos {start_pos} with T = {T} new tokens: the cache has {self.max_seq_len} slots")
+        return start_pos

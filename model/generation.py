@@ -1,4 +1,4 @@
-"""The decode loop: prefill, then sample, yield, forward.
+"""The decode loop: forward, sample, yield.
 
 To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
 slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount. This
@@ -13,8 +13,6 @@ from torch import Tensor
 from .cache import KVCache
 from .transformer import Transformer
 
-CHUNK = 512  # prompt tokens in one forward pass, to bound the memory of a long prompt
-
 
 @torch.no_grad()
 def decode(
@@ -28,22 +26,21 @@ def decode(
 ) -> Iterator[Tensor]:
     """Continue ``tokens`` (B, T), the first of them at ``start_pos``; yields the next token of each row, (B, 1).
 
-    ``sample`` maps logits (B, V) to tokens (B, 1). ``padding`` (B,) counts the slots before each row's first token.
-    ``max_new_tokens`` is at least 1, and the caller may stop earlier. The last token is not written to the cache, so
-    the cache needs start_pos + T + max_new_tokens - 1 slots.
+    ``sample`` maps logits (B, V) to tokens (B, 1), on any device. ``padding`` (B,) counts the slots before each row's
+    first token. The caller may stop earlier than after ``max_new_tokens``. The last token is not written to the cache,
+    so without eviction the cache needs start_pos + T + max_new_tokens - 1 slots.
     """
-    for chunk in tokens.split(CHUNK, dim=1):
-        T = chunk.shape[1]
-        mask = padding_mask(padding, start_pos, T)
-        h = network.hidden(chunk, start_pos, cache, mask)  # (B, T, dim)
-        start_pos += T
-    token = sample(network.logits(h[:, -1]))  # (B, 1), from logits (B, V) after the last token only
-    yield token
-
-    for position in range(start_pos, start_pos + max_new_tokens - 1):
-        logits = network(token, position, cache, padding_mask(padding, position, 1))  # (B, 1, V)
-        token = sample(logits[:, -1])  # (B, 1)
+    new = tokens  # the prompt, and then one token of each row at a time
+    for _ in range(max_new_tokens):
+        for chunk in new.split(cache.chunk, dim=1):  # (B, T), a part of a long prompt
+            T = chunk.shape[1]
+            start_pos = cache.make_room(start_pos, T)
+            mask = padding_mask(padding, start_pos, T)
+            logits = network(chunk, start_pos, cache, mask)[:, -1]  # (B, V), after the last token
+            start_pos += T
+        token = sample(logits)  # (B, 1)
         yield token
+        new = token.to(tokens.device)
 
 
 def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | None:

@@ -13,8 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.machine import check_memory
-from model.decoding.batches import check_shift_invariant
-from model.decoding.endless import SINKS, EndlessCache, never_evicted, quarter_of
+from model.decoding.endless import SINKS, EndlessCache, quarter_of
 from model.ranges import Range
 from model.transformer import Transformer
 
@@ -59,9 +58,8 @@ def endless(
 ) -> Report:
     """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
     network, texts, name = open_long_texts(model, data, factor, windows)
-    check_shift_invariant(network)
     length = network.args.max_seq_len
-    keep = never_evicted(length, keep)
+    keep = EndlessCache(network, keep=keep).keep  # fewer in a tiny context
     losses = {
         f"{scheme_of(network)}, as it is": full(with_more_positions(network, factor), texts),
         f"windows of {length}": windowed(network, texts, length),
@@ -124,7 +122,9 @@ def endless_steps(model: Transformer, length: int, keep: int) -> Iterator[tuple[
     while done < length:
         start_pos = cache.make_room(len(cached))
         del cached[cache.keep : cache.keep + len(cached) - start_pos]
-        cached += range(done, min(done + cache.max_seq_len - start_pos, length))
+        T = min(cache.context - start_pos, length - done)
+        cache.make_room(start_pos, T)
+        cached += range(done, done + T)
         done = cached[-1] + 1
         yield start_pos, cached.copy(), cache
 

@@ -102,7 +102,7 @@ def main() -> None:
     run(train, *flags, "--data", "text.txt", "--out_dir", "run")
     run(train, "--resume", "--out_dir", "run", "--max_steps", 6)
     run(train, "--init_from", "run", *without_tokenizer_and_size, "--data", "text.txt", "--out_dir", "tuned")
-    for options in ([], ["--no_cache"], ["--jsonl"]):
+    for options in ([], ["--jsonl"]):
         run(generate, "run", *sampling, *options)
     run(convert, "run", "model.bin", "--to", "llama2c")
     run(convert, "run", "meta", "--to", "meta")

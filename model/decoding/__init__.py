@@ -1,11 +1,12 @@
 """Everything around the decode loop of generation.py: prompts, sampling, streaming, chat, and scoring.
 
+options.py         what generate.py, chat.py and evaluate.py share: flags for the model, and opening it
 batches.py         generate: prompts of unequal length as one batch, with its cache
 endless.py         texts longer than the context
 network.py         the compiled step: one token of each text at a time
 sampling.py        from logits to a token
 prompts.py         prompts from flags, a file or stdin
-samples.py         from tokens to text, stop strings, and tokens per second
+samples.py         a row from tokens to text, with stop strings and its end; tokens per second
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2
 conversation.py    a conversation in turns, with one cache

@@ -1,6 +1,6 @@
 """``generate``: continue prompts, given as lists of token ids, all in one batch."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,8 +11,8 @@ from ..cli import quantity
 from ..config import ModelArgs
 from ..generation import decode
 from ..transformer import Transformer
-from .endless import EndlessCache, decode_endless, is_shift_invariant
-from .network import for_decoding, in_eval_mode
+from .endless import EndlessCache, is_shift_invariant
+from .network import for_decoding
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
@@ -25,87 +25,72 @@ def generate(
     *,
     eos_ids: Collection[int] = (),
     compile: bool = False,
-    use_cache: bool = True,
     endless: bool = False,
     **sampling: Any,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt. Each step yields one id per row, and None after a row has ended with one of ``eos_ids``.
 
-    ``prompts`` are lists of token ids. With ``endless``, all must have the same length. The same holds for a network
-    with absolute positions, unless ``use_cache`` is False. Except for rounding, a row's logits do not depend on the
-    rest of the batch. At temperature 0, the default, a row's text is the same as if its prompt were given alone;
-    otherwise row i draws from random stream i. ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p,
-    min_p, repetition_penalty, seed. With ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is
-    evicted from the cache. Raises ValueError for invalid prompts or settings; the types of numbers are the caller's.
+    ``prompts`` are lists of token ids. With ``endless``, all must have the same length, and so for a network with
+    absolute positions. Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0,
+    the default, a row's text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
+    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p, repetition_penalty, seed. With
+    ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache.
+
+    The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings; the
+    types of numbers are the caller's.
     """
-    sampling_settings = Sampling(**{"temperature": 0.0, **sampling})
-    check_prompts(model.args, prompts, max_new_tokens, endless)
-    if use_cache:
-        check_batch(model, prompts, endless)
-    else:
-        check_uncached(compile, endless)
+    settings = Sampling(**{"temperature": 0.0, **sampling})
+    check_prompts(model.args, prompts, max_new_tokens, endless=endless)
+    sampler = Sampler(settings, prompts, model.args.vocab_size)
     network = for_decoding(model, compile)
-    sampler = Sampler(sampling_settings, prompts, model.args.vocab_size, device=model.tok_embeddings.weight.device)
-    return decode_batch(network, prompts, max_new_tokens, sampler, eos_ids, use_cache, endless)
+    return ids_of(start(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
 
 
-def check_uncached(compile: bool, endless: bool) -> None:
-    """Raise ValueError if decoding without a cache is combined with ``compile`` or ``endless``."""
-    for name, enabled in (("compile", compile), ("endless", endless)):
-        if enabled:
-            raise ValueError(f"{name} needs the cache: leave out either {name} or use_cache=False (--no_cache)")
+def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[int | None]]:
+    """The token of each row, (B, 1), as a list, and None for a row that has ended. Stops when all rows have."""
+    ended: set[int] = set()
+    for tokens in steps:
+        ids = tokens[:, 0].tolist()
+        yield [None if row in ended else token for row, token in enumerate(ids)]
+        ended |= {row for row, token in enumerate(ids) if token in eos_ids}
+        if len(ended) == len(ids):
+            return
 
 
-def decode_batch(
+def start(
     network: Transformer,
     prompts: Prompts,
     max_new_tokens: int,
-    sampler: Sampler,
-    eos_ids: Collection[int] = (),
-    use_cache: bool = True,
+    sample: Callable[[Tensor], Tensor],
+    *,
     endless: bool = False,
-) -> Iterator[list[int | None]]:
-    """Run the decode loop on lists of ids that pass ``check_batch``, with a network from ``for_decoding``.
+) -> Iterator[Tensor]:
+    """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
 
-    Each step yields every row's token, and None after the row has ended. It stops when all rows have ended. Without a
-    cache the whole text is computed again for every token. The network is in eval mode during each step.
+    Raises ValueError for prompts of unequal length if they cannot be padded (``allows_padding``).
 
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
-    weight, args = network.norm.weight, network.args
-    room = max(map(len, prompts)) + max_new_tokens
+    weight = network.norm.weight
     tokens, padding = left_padded(prompts, weight.device)  # (B, T), (B,)
-    if not use_cache:
-        steps = decode_uncached(network, prompts, max_new_tokens, sampler)
-    elif endless:
-        endless_cache = EndlessCache(network, len(prompts), min(room, args.max_seq_len))
-        steps = decode_endless(network, tokens, max_new_tokens, sampler, endless_cache)
+    if padding is not None and not allows_padding(network, endless=endless):
+        lengths = f"{min(map(len, prompts))} to {tokens.shape[1]} tokens"
+        raise ValueError(
+            f"prompts of unequal length, {lengths}, cannot share a batch if they are endless, or if the network's "
+            "scores depend on absolute positions: give them one by one"
+        )
+    cache: KVCache
+    if endless:
+        cache = EndlessCache(network, len(prompts))
     else:
-        cache = KVCache(args, len(prompts), room, weight.dtype, weight.device)
-        steps = decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
-    ended = [False] * len(prompts)
-    for tokens in in_eval_mode(network, steps):
-        ids = tokens[:, 0].tolist()
-        yield [None if row_ended else token for row_ended, token in zip(ended, ids)]
-        ended = [row_ended or token in eos_ids for row_ended, token in zip(ended, ids)]
-        if all(ended):
-            return
+        cache = KVCache(network.args, len(prompts), tokens.shape[1] + max_new_tokens, weight.dtype, weight.device)
+    return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
 
 
-@torch.no_grad()
-def decode_uncached(network: Transformer, prompts: Prompts, max_new_tokens: int, sampler: Sampler) -> Iterator[Tensor]:
-    """Decode without a cache: for every token, run the network on the whole of each text. Yields tokens (B, 1)."""
-    texts = [torch.tensor(prompt, device=sampler.device) for prompt in prompts]  # (T,) each
-    for _ in range(max_new_tokens):
-        tokens = sampler(next_token_logits(network, texts))  # (B, 1)
-        yield tokens
-        texts = [torch.cat(text_and_token) for text_and_token in zip(texts, tokens)]
-
-
-def next_token_logits(network: Transformer, texts: list[Tensor]) -> Tensor:
-    """The logits after each text (T,), computed without a cache: (B, V)."""
-    return torch.cat([network.logits(network.hidden(text[None])[:, -1]) for text in texts])  # (B, V)
+def allows_padding(network: Transformer, *, endless: bool) -> bool:
+    """Whether texts can be shifted in the cache: the first slots of an endless one are never evicted."""
+    return is_shift_invariant(network) and not endless
 
 
 def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> tuple[Tensor, Tensor | None]:
@@ -119,29 +104,7 @@ def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> t
     return torch.tensor(rows, device=device), torch.tensor(padding, device=device) if any(padding) else None
 
 
-def check_batch(network: Transformer, prompts: Prompts, endless: bool = False) -> None:
-    """Raise ValueError if the prompts cannot share a batch with a cache, or not be continued endlessly."""
-    if endless:
-        check_shift_invariant(network)
-    shortest, longest = min(map(len, prompts)), max(map(len, prompts))
-    if shortest < longest and (endless or not is_shift_invariant(network)):
-        reason = "their texts are endless" if endless else "this network's scores depend on absolute positions"
-        raise ValueError(
-            f"prompts of unequal length, {shortest} to {longest} tokens, cannot share a batch, because {reason}: give "
-            "them one by one (--batch_size 1)"
-        )
-
-
-def check_shift_invariant(network: Transformer) -> None:
-    """Raise ValueError if evicting tokens would change scores."""
-    if not is_shift_invariant(network):
-        raise ValueError(
-            "endless decoding changes the positions of tokens, but this network's scores depend on them: "
-            "leave endless out"
-        )
-
-
-def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endless: bool = False) -> None:
+def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
     """Raise ValueError unless the prompts are non-empty lists of ids in the vocabulary that fit into the context."""
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens is {max_new_tokens}: give at least 1")
@@ -153,12 +116,11 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, endles
         raise ValueError("prompts or one of them are empty: give at least one token, for example [[tokenizer.bos_id]]")
     limit = args.max_seq_len
     for number, prompt in enumerate(prompts, 1):
-        length = len(prompt)
-        if length + (0 if endless else max_new_tokens) > limit:
-            advice = "shorten it" if endless else "shorten it, lower max_new_tokens, or let it be endless (--endless)"
+        if not endless and len(prompt) + max_new_tokens > limit:
             raise ValueError(
-                f"prompt {number} has {quantity(length, 'token')}, and with {quantity(max_new_tokens, 'new one')} it "
-                f"exceeds the context of {limit} (max_seq_len): {advice}"
+                f"prompt {number} has {quantity(len(prompt), 'token')}, and with {quantity(max_new_tokens, 'new one')} "
+                f"it exceeds the context of {limit} (max_seq_len): shorten it, lower max_new_tokens, or let it be "
+                "endless (--endless)"
             )
         for token in (min(prompt), max(prompt)):
             if not 0 <= token < args.vocab_size:

@@ -6,7 +6,7 @@ system.
 """
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ class Chat:
     """
 
     def __init__(
-        self, template: str, variables: dict[str, str], tokenizer: Tokenizer, source: Path, system: str | None = None
+        self, template: str, variables: dict[str, Any], tokenizer: Tokenizer, source: Path, system: str | None = None
     ) -> None:
         from .template import compile_template
 
@@ -128,33 +128,41 @@ def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
     return next(differences, min(len(a), len(b)))
 
 
-def open_chat(directory: Path, tokenizer: Tokenizer, system: str | None = None, required: bool = False) -> Chat | None:
-    """Open the chat template of a directory: chat_template.jinja, else the one in tokenizer_config.json, else None.
+def find_template(directory: Path) -> tuple[Path, Any]:
+    """The file of the chat template, chat_template.jinja or else tokenizer_config.json, and the template or None."""
+    file = directory / TEMPLATE
+    if file.is_file():
+        return file, decode_utf8(file.read_bytes(), str(file))
+    template = read_settings(directory).get("chat_template")
+    if isinstance(template, list):  # several templates, each with a name
+        defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
+        template = defaults[0].get("template") if defaults else template
+    return directory / "tokenizer_config.json", template
 
-    Sets the tokenizer's ``eos_ids`` to those of the chat. Raises ValueError if the template fails, or if there is none
-    and it is ``required`` or a ``system`` message is given.
+
+def open_chat(
+    directory: Path, tokenizer: Tokenizer, system: str | None = None, variables: Mapping[str, Any] | None = None
+) -> Chat:
+    """Open the chat template of a directory, and set the tokenizer's ``eos_ids`` to those of the chat.
+
+    ``variables`` are further ones of the template, for example ``enable_thinking``. Raises ValueError if there is no
+    template, if it fails, or if it does not have one of the ``variables``.
     """
-    settings = read_settings(directory)
-    source = directory / TEMPLATE
-    if source.is_file():
-        template: Any = decode_utf8(source.read_bytes(), str(source))
-    else:
-        source, template = directory / "tokenizer_config.json", settings.get("chat_template")
-        if isinstance(template, list):  # several templates, each with a name
-            defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
-            template = defaults[0].get("template") if defaults else template
+    source, template = find_template(directory)
     if template is None:
-        if required or system is not None:
-            raise ValueError(
-                f"{directory} has no chat template, neither in tokenizer_config.json nor as {TEMPLATE}: "
-                "leave --chat and --system out"
-            )
-        return None
-    variables: dict[str, str] = {}  # bos_token and the like; a token may be an object with its text as content
-    for name, value in settings.items():
+        raise ValueError(
+            f"{directory} has no chat template, neither in {source.name} nor as {TEMPLATE}: "
+            "leave --chat, --system and --template_var out"
+        )
+    values: dict[str, Any] = {}  # bos_token and the like; a token may be an object with its text as content
+    for name, value in read_settings(directory).items():
         token = value.get("content") if isinstance(value, dict) else value
         if name.endswith("_token") and isinstance(token, str):
-            variables[name] = token
-    chat = Chat(template, variables, tokenizer, source, system)
+            values[name] = token
+    for name, value in (variables or {}).items():
+        if name not in str(template):
+            raise ValueError(f"the chat template of {source} has no variable {name}: leave it out")
+        values[name] = value
+    chat = Chat(template, values, tokenizer, source, system)
     tokenizer.eos_ids = chat.eos_ids
     return chat

@@ -10,10 +10,11 @@ import os
 import shutil
 import sys
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -44,22 +45,45 @@ LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 TRACED_KEYS, TRACED_SLOTS = 127, 251
 RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
 
+ModuleType = TypeVar("ModuleType", bound=nn.Module)
 Step = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # the arguments of ``Part.forward``
 
 
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
-    """``model`` itself, or with ``compile`` a shallow copy whose forward for one token of each row is compiled.
+    """A copy of ``model`` for the decode loop, in eval mode, whose logits are those after the last token, (B, 1, V).
 
-    The copy shares all modules, so changing weights in place takes effect at the next token. The code is compiled at
-    the first token, unless the cache directory has it. Raises ValueError if there is no compiler, and if the network
-    has modules that are not of this library, because the file's name cannot tell what they compute.
+    With ``compile``, the forward pass of one token of each row is compiled code, which is compiled at the first token,
+    unless the cache directory has it. Raises ValueError if there is no compiler, and if the network has modules that
+    are not of this library, because the file's name cannot tell what they compute.
+
+    The copy shares all weights and hooks, so changing weights in place takes effect at the next token. If a subclass
+    or the caller has replaced ``forward``, it stays. So a network that was returned by this function is not changed.
     """
-    if not compile:
+    if "forward" in vars(model):
         return model
-    check_compilable(model)
+    if compile:
+        check_compilable(model)
+    model = copy_modules(model).eval()
     network = copy.copy(model)
-    network.forward = CompiledForward(model)  # type: ignore[method-assign]
+    if type(model).forward is Transformer.forward:
+        network.forward = partial(last_logits, model)  # type: ignore[method-assign]
+    if compile:
+        network.forward = CompiledForward(model)  # type: ignore[method-assign]
     return network
+
+
+def copy_modules(module: ModuleType) -> ModuleType:
+    """The same modules around the same weights and hooks. Their training flags are their own."""
+    module = copy.copy(module)
+    module._modules = {name: child and copy_modules(child) for name, child in module._modules.items()}
+    return module
+
+
+def last_logits(
+    model: Transformer, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+) -> Tensor:
+    """``Transformer.forward`` without the logits that the decode loop does not need: (B, 1, V)."""
+    return model.logits(model.hidden(tokens, start_pos, cache, mask)[:, -1:])
 
 
 def check_compilable(model: Transformer) -> None:
@@ -95,7 +119,7 @@ class CompiledForward:
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
-            return self.model(tokens, start_pos, cache, mask)  # (B, T, V)
+            return last_logits(self.model, tokens, start_pos, cache, mask)  # (B, 1, V)
         self.model.check_positions(tokens, start_pos, cache)
         rotations = self.rotations[: start_pos + 1]  # (S, D/2, 2)
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
@@ -233,19 +257,3 @@ def load(path: Path, weights: dict[str, Tensor]) -> Callable[[list[Tensor]], lis
     used = {name: weights[name] for name in compiled.get_constant_fqns()}
     compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
     return compiled.boxed_run
-
-
-def in_eval_mode(network: nn.Module, steps: Iterator[Tensor]) -> Iterator[Tensor]:
-    """The same steps, each computed in eval mode. Between two steps the network is as the caller left it."""
-    while True:
-        training = [module for module in network.modules() if module.training] if network.training else []
-        for module in training:
-            module.training = False
-        try:
-            tokens = next(steps, None)
-        finally:
-            for module in training:
-                module.training = True
-        if tokens is None:
-            return
-        yield tokens

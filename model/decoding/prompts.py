@@ -2,11 +2,8 @@
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-
-from ..cli import print_note, quantity
-from .endless import never_evicted
 
 
 @dataclass(frozen=True)
@@ -38,22 +35,3 @@ def decode_utf8(content: bytes, source: str) -> str:
         return content.decode("utf-8").removeprefix("\ufeff")
     except UnicodeDecodeError as error:
         raise ValueError(f"{source} is not UTF-8 at byte {error.start}: convert it to UTF-8") from None
-
-
-def shorten_prompts(prompts: Sequence[Prompt], context: int) -> list[Prompt]:
-    """Shorten prompts to the context, for endless texts. Prints a note if some are.
-
-    The first tokens, which are never evicted, and the last ones are kept.
-    """
-    left_out = [max(0, len(prompt.tokens) - context) for prompt in prompts]
-    if any(left_out):
-        too_long = quantity(sum(count > 0 for count in left_out), "prompt")
-        print_note(
-            f"note: {too_long} longer than the context of {context}: after the first tokens, up to {max(left_out)} are "
-            "left out"
-        )
-    first = never_evicted(context)
-    return [
-        replace(prompt, tokens=prompt.tokens[:first] + prompt.tokens[first + count :])
-        for prompt, count in zip(prompts, left_out)
-    ]

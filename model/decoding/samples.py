@@ -3,16 +3,16 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeVar
+from itertools import groupby, islice
+
+from torch import Tensor
 
 from ..cli import quantity
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import check_batch, decode_batch
+from .batches import allows_padding, start
 from .prompts import Prompt
 from .sampling import Sampler, Sampling
-
-Step = TypeVar("Step")
 
 
 def text_before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -49,9 +49,9 @@ class Sample:
         self._prompt_characters_left = prompt_length - streamed  # characters that the stream still holds back
         self._held = ""  # characters that may be the beginning of a stop string
 
-    def push(self, token: int | None, logprob: float | None = None) -> None:
+    def push(self, token: int, logprob: float | None = None) -> None:
         """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
-        if self.finish is not None or token is None:
+        if self.finish is not None:
             return
         self.tokens.append(token)
         self.logprobs.append(logprob)
@@ -87,15 +87,6 @@ class Speed:
     new_tokens: int = 0
     new_seconds: float = 0.0
 
-    def add(self, seconds: float, prompt_tokens: int, new_tokens: int) -> None:
-        """Add a step; ``prompt_tokens`` is 0 except in the first one."""
-        if prompt_tokens:
-            self.prompt_tokens += prompt_tokens
-            self.prompt_seconds += seconds
-        else:
-            self.new_tokens += new_tokens
-            self.new_seconds += seconds
-
     def __str__(self) -> str:
         parts = {"prompt": (self.prompt_tokens, self.prompt_seconds), "new": (self.new_tokens, self.new_seconds)}
         return "; ".join(
@@ -105,64 +96,62 @@ class Speed:
         )
 
 
-def timed(steps: Iterable[Step]) -> Iterator[tuple[Step, float]]:
-    """Yield each step and the seconds that it took, without the time of the caller between two steps."""
+def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler, speed: Speed) -> Iterator[None]:
+    """Give each sample its token of every step, (B, 1), until all have finished. Yields after each step.
+
+    The time of the steps is added to ``speed``, without that of the caller between them.
+    """
+    speed.prompt_tokens += sum(len(sample.prompt.tokens) for sample in samples)
     started = time.perf_counter()
-    for step in steps:
-        yield step, time.perf_counter() - started
+    for step, tokens in enumerate(steps):
+        seconds = time.perf_counter() - started
+        if step == 0:
+            speed.prompt_seconds += seconds
+        else:
+            speed.new_seconds += seconds
+            speed.new_tokens += sum(sample.finish is None for sample in samples)
+        for row, (sample, token) in enumerate(zip(samples, tokens[:, 0].tolist())):
+            sample.push(token, sampler.logprobs[row] if sampler.logprobs else None)
+        yield
+        if all(sample.finish for sample in samples):
+            return
         started = time.perf_counter()
-
-
-@dataclass(frozen=True)
-class CompletionSettings:
-    """Settings of ``complete``."""
-
-    max_new_tokens: int
-    stop: Sequence[str] = ()
-    batch_size: int = 16
-    logprobs: bool = False
-    use_cache: bool = True
-    endless: bool = False
 
 
 def complete(
     network: Transformer,
-    tokenizer: Tokenizer,
-    prompts: Sequence[Prompt],
-    completion: CompletionSettings,
+    samples: Iterable[Sample],
     sampling: Sampling,
     speed: Speed,
+    *,
+    batch_size: int = 16,
+    logprobs: bool = False,
+    endless: bool = False,
 ) -> Iterator[Sample]:
-    """Continue every prompt, ``batch_size`` at a time, with a network from ``for_decoding``.
+    """Continue the samples, ``batch_size`` at a time, with a network from ``for_decoding``.
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
     and so on. A sample that finished while it waited is yielded once. Each time a sample is yielded, its ``finish`` is
     None, except the last time.
     """
-    max_new_tokens, batch_size = completion.max_new_tokens, completion.batch_size
-    batches = [prompts[first : first + batch_size] for first in range(0, len(prompts), batch_size)]
-    if completion.use_cache:
-        for batch in batches:  # before the first text is printed
-            check_batch(network, [prompt.tokens for prompt in batch], completion.endless)
-    for number, batch in enumerate(batches):
-        samples = [Sample(prompt, tokenizer, max_new_tokens, completion.stop) for prompt in batch]
-        rows = [prompt.tokens for prompt in batch]
-        vocab_size, device = network.args.vocab_size, network.norm.weight.device
-        sampler = Sampler(sampling, rows, vocab_size, number * batch_size, device, completion.logprobs)
-        steps = decode_batch(
-            network, rows, max_new_tokens, sampler, tokenizer.eos_ids, completion.use_cache, completion.endless
-        )
-        prompt_tokens = sum(map(len, rows))
-        waiting = list(samples)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for tokens, seconds in timed(steps):
-            speed.add(seconds, prompt_tokens, sum(sample.finish is None for sample in samples))
-            prompt_tokens = 0
-            for row, (sample, token) in enumerate(zip(samples, tokens)):
-                sample.push(token, sampler.logprobs[row] if sampler.logprobs else None)
+    done = 0
+    for batch in batches_of(samples, batch_size, any_length=allows_padding(network, endless=endless)):
+        prompts = [sample.prompt.tokens for sample in batch]
+        sampler = Sampler(sampling, prompts, network.args.vocab_size, done, logprobs)
+        longest = max(sample.max_new_tokens for sample in batch)
+        steps = start(network, prompts, longest, sampler, endless=endless)
+        waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
+        for _ in advance(batch, steps, sampler, speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:
                     break
                 waiting.pop(0)
-            if not waiting:
-                break
+        done += len(batch)
+
+
+def batches_of(samples: Iterable[Sample], batch_size: int, *, any_length: bool) -> Iterator[list[Sample]]:
+    """Consecutive samples, ``batch_size`` at a time, and with prompts of equal length unless ``any_length``."""
+    for _, group in groupby(samples, lambda sample: any_length or len(sample.prompt.tokens)):
+        while batch := list(islice(group, batch_size)):
+            yield batch

@@ -4,7 +4,6 @@ A token that a filter excludes gets the logit -inf. Every filter keeps at least 
 combined in any order; ``apply_filters`` uses the customary order.
 """
 
-import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -59,21 +58,31 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
 
 
+def keep_likeliest(scores: Tensor, smallest: Tensor, count: Tensor | int) -> Tensor:
+    """Where ``scores`` (B, V) are among the ``count`` (B, 1) largest of their row, the least of which is ``smallest``.
+
+    Of the tokens that tie with the smallest, those with the lowest ids are kept, so that one token is that of argmax.
+    """
+    larger, ties = scores > smallest, scores == smallest
+    return larger | (ties & (ties.cumsum(-1) <= count - larger.sum(-1, keepdim=True)))
+
+
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
-    """Keep the k likeliest tokens, and ties with the last of them."""
-    kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
-    return logits.masked_fill(logits < kth, EXCLUDED)
+    """Keep the k likeliest tokens."""
+    k = min(k, logits.shape[-1])
+    kth = logits.topk(k).values[:, -1:]  # (B, 1)
+    return logits.masked_fill(~keep_likeliest(logits, kth, k), EXCLUDED)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the fewest tokens whose probabilities sum to p or more, and ties (nucleus sampling, arXiv:1904.09751)."""
+    """Keep the fewest tokens whose probabilities sum to p or more (nucleus sampling, arXiv:1904.09751)."""
     probs = logits.softmax(-1)
     likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
     if (likeliest.sum(-1) < p).any():  # rare: only now sort all V tokens, which is slow
         likeliest = probs.sort(-1, descending=True).values  # (B, V)
-    sum_before = likeliest.cumsum(-1) - likeliest  # the total probability of more likely tokens
-    smallest_kept = likeliest.masked_fill(sum_before >= p, 1.0).amin(-1, keepdim=True)  # (B, 1); 1.0 is never smallest
-    return logits.masked_fill(probs < smallest_kept, EXCLUDED)
+    count = 1 + (likeliest[:, :-1].cumsum(-1) < p).sum(-1, keepdim=True)  # (B, 1)
+    smallest = likeliest.gather(-1, count - 1)  # (B, 1)
+    return logits.masked_fill(~keep_likeliest(probs, smallest, count), EXCLUDED)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
@@ -106,7 +115,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
 
 
-def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str = "cpu") -> Iterator[Tensor]:
+def uniforms(seed: int | None, rows: Iterable[int]) -> Iterator[Tensor]:
     """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
 
     They are generated in blocks, which is faster than one by one. The size of the blocks does not change the numbers.
@@ -116,22 +125,15 @@ def uniforms(seed: int | None, rows: Iterable[int], device: torch.device | str =
     streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
     while True:
         block = [torch.rand(BLOCK_SIZE, dtype=torch.float64, generator=stream) for stream in streams]
-        yield from torch.stack(block).to(device).unbind(1)  # (B, BLOCK_SIZE), (B,) each
-
-
-def check_finite(logits: Tensor) -> None:
-    """Raise ValueError if a logit is NaN or +infinity, because the sampler would silently turn it into some token.
-
-    -infinity is allowed, because it excludes a token, but not for all tokens of a row.
-    """
-    if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
-        raise ValueError(
-            "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
-        )
+        yield from torch.stack(block).unbind(1)  # (B, BLOCK_SIZE), (B,) each
 
 
 class Sampler:
-    """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty."""
+    """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty.
+
+    It works on the CPU. Copying the logits there is the only time that a token waits for a GPU, and float64, which the
+    draw needs, does not exist on Apple's.
+    """
 
     def __init__(
         self,
@@ -139,28 +141,32 @@ class Sampler:
         prompts: Sequence[Collection[int]],
         vocab_size: int,
         first_row: int = 0,
-        device: torch.device | str = "cpu",
         with_logprobs: bool = False,
     ) -> None:
         """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
         self.sampling = sampling
-        self.device = device
         self.with_logprobs = with_logprobs
         # Log-probabilities of the latest tokens, before repetition penalty, temperature and filters.
         self.logprobs: list[float] | None = None
-        rows = range(first_row, first_row + len(prompts))
-        self.uniforms = uniforms(sampling.seed, rows, device)
+        self.uniforms = uniforms(sampling.seed, range(first_row, first_row + len(prompts)))
         self.seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
-            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool, device=device)  # (B, V)
+            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool)  # (B, V)
             for row, tokens in zip(self.seen, prompts):
                 row[list(tokens)] = True
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
-        """(B, V) -> the tokens, (B, 1). Raises ValueError if a logit is NaN or +infinity."""
-        check_finite(logits)
-        original = logits = logits.float()
+        """(B, V) -> the tokens, (B, 1), on the CPU.
+
+        Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
+        allowed, because it excludes a token, but not for all tokens of a row.
+        """
+        original = logits = logits.cpu().float()
+        if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
+            raise ValueError(
+                "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
+            )
         if self.seen is not None:
             logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:

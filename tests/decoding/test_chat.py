@@ -8,7 +8,7 @@ import pytest
 from damage import change_json
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
-from model.decoding.chat import open_chat, user_message
+from model.decoding.chat import find_template, open_chat, user_message
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer
@@ -231,7 +231,9 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
 
 
 def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, made, tmp_path):
-    assert open_chat(made("llama"), load_tokenizer(made("llama"))) is None
+    assert find_template(made("llama"))[1] is None
+    with pytest.raises(ValueError, match=r"has no chat template, neither in tokenizer_config.json nor as"):
+        open_chat(made("llama"), load_tokenizer(made("llama")))
     directory, tokenizer, _ = chat_of(
         "llama", [{"name": "tools", "template": "x"}, {"name": "default", "template": ZEPHYR}]
     )

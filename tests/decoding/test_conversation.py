@@ -8,8 +8,9 @@ import pytest
 import torch
 from letters import LETTERS
 
+from chat import converse
 from model import generate
-from model.decoding.conversation import Conversation, converse
+from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.samples import Speed
 from model.decoding.sampling import Sampling
@@ -27,9 +28,9 @@ def begin(small_model):
                 wide = model.output.weight[letters] * 9
                 model.output.weight.zero_()[letters] = wide
         conversation = Conversation(for_decoding(model), LETTERS, Sampling(0.0), Speed(), chat, **options)
-        hidden = conversation.network.hidden
-        conversation.network.hidden = lambda tokens, start_pos, cache, mask: (
-            read.append((start_pos, tokens.tolist()[0])) or hidden(tokens, start_pos, cache, mask)
+        forward = conversation.network.forward
+        conversation.network.forward = lambda tokens, start_pos, cache, mask: (
+            read.append((start_pos, tokens.tolist()[0])) or forward(tokens, start_pos, cache, mask)
         )
         return SimpleNamespace(conversation=conversation, model=model, read=read)
 
@@ -39,11 +40,6 @@ def begin(small_model):
 @pytest.fixture
 def talk(begin):
     return begin()
-
-
-@pytest.fixture
-def endless(begin):
-    return begin(endless=True)
 
 
 @pytest.fixture
@@ -73,10 +69,9 @@ def test_turns_continue_one_text_and_compute_no_token_twice(talk):
     second = say(talk, "cd")
     whole = LETTERS.encode("ab") + first.tokens + LETTERS.encode("\ncd", bos=False)
     assert second.tokens[0] == continuation(talk, whole, 1)[0]
-    read = talk.read[:-1]
-    slots = [start + at for start, tokens in read for at in range(len(tokens))]
+    slots = [start + at for start, tokens in talk.read for at in range(len(tokens))]
     assert slots == list(range(len(slots))), "each slot is written once, in order"
-    assert [token for _, tokens in read for token in tokens] == whole + second.tokens[:-1]
+    assert [token for _, tokens in talk.read for token in tokens] == whole + second.tokens[:-1]
 
 
 def test_the_repetition_penalty_counts_earlier_turns(talk):
@@ -116,12 +111,9 @@ def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, notes, monkeypatch)
     assert lines == ["one", "two"]
 
 
-def test_a_line_that_fits_no_context_does_not_end_the_conversation(talk, notes):
-    said = notes(talk, b"a" * 63 + b"\n" + b"ok\n" + b"b" * 400 + b"\n\xff\nthe last\n", 5)
-    assert "the line needs 64 tokens, and there is room for 63: give another line" in said
-    assert "the line needs 401 tokens" in said
-    assert "stdin is not UTF-8 at byte 0" in said
-    assert "dropped" not in said
+def test_a_line_that_is_no_text_does_not_end_the_conversation(talk, notes):
+    said = notes(talk, b"ok\n\xff\nthe last\n", 5)
+    assert "stdin is not UTF-8 at byte 0: convert it to UTF-8: give another line" in said
     assert talk.conversation.turns == 2
 
 
@@ -135,52 +127,43 @@ def test_an_end_token_is_left_out_of_the_text(talk):
     assert say(talk, "cd", 1).tokens == continuation(talk, whole, 1)
 
 
-def test_an_empty_line_in_a_full_context_begins_a_new_text(talk):
-    """Its only token is cached already, but the network must see it again for its logits."""
-    say(talk, "a" * 40, 30)
-    assert say(talk, "", 3).tokens == continuation(talk, LETTERS.encode(""), 3)
+def test_a_full_context_evicts_tokens_and_the_conversation_goes_on(talk, notes):
+    said = notes(talk, b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 400 + b"\n\nd\n", 30)
+    assert "the context of 64 tokens is full: 16 have been evicted" in said
+    assert len(talk.conversation.tokens) > 41 + 41 + 401 + 1 + 2
+    assert 0 <= len(talk.conversation.tokens) - talk.conversation.forwarded <= 1
+    assert talk.conversation.turns == 5
+    assert 0 < talk.conversation.forwarded - talk.conversation.cache.evicted <= 64
 
 
-def test_a_full_context_is_reported_and_a_new_text_begins(talk, notes):
-    said = notes(talk, b"a" * 40 + b"\n" + b"b" * 40 + b"\n", 5)
-    assert "the context is full: the oldest 2 messages are dropped" in said
-    assert talk.conversation.forwarded == 41 + 4
-
-
-def test_an_endless_conversation_evicts_tokens_and_goes_on(endless, notes):
-    said = notes(endless, b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 64 + b"\nd\n", 30)
-    assert "the context of 64 tokens is full: 16 " in said
-    assert "the line needs 65 tokens, and there is room for 64: give another line" in said
-    assert "dropped" not in said
-    whole = 41 + 30 + 41 + 30 + 2 + 30
-    assert endless.conversation.forwarded == whole - 1
-    assert len(endless.conversation.tokens) == whole
-    assert 0 < endless.conversation.forwarded - endless.conversation.cache.evicted <= 64
-
-
-def test_an_endless_turn_equals_endless_generation(endless):
-    sample = say(endless, "ab", 150)
-    expected = continuation(endless, LETTERS.encode("ab"), 150, endless=True, eos_ids=LETTERS.eos_ids)
+def test_a_turn_equals_endless_generation(talk):
+    sample = say(talk, "ab", 150)
+    expected = continuation(talk, LETTERS.encode("ab"), 150, endless=True, eos_ids=LETTERS.eos_ids)
     assert sample.tokens == expected
     assert len(sample.tokens) > 64
 
 
-@pytest.mark.parametrize("length", [0, 60, 63])
-def test_the_first_line_may_be_empty_or_fill_the_context(talk, endless, length):
-    for each in (talk, endless) if length < 63 else (endless,):  # without eviction, one position is for the answer
-        assert len(say(each, "a" * length, 3).tokens) == 3
-        assert each.conversation.forwarded == 1 + length + 2
+@pytest.mark.parametrize("length", [0, 60, 63, 64, 200])
+def test_the_first_line_may_be_empty_or_longer_than_the_context(talk, length):
+    expected = continuation(talk, LETTERS.encode("a" * length), 3, endless=True)
+    assert say(talk, "a" * length, 3).tokens == expected
+    assert talk.conversation.forwarded == 1 + length + 2
 
 
-def test_a_later_line_of_an_endless_text_fits_beside_the_first_tokens_or_begins_a_new_text(endless, capsys):
-    say(endless, "a" * 20)
-    tokens = len(endless.conversation.tokens)
-    say(endless, "b" * 58, 3)  # 60 tokens with the line break and the last answer's end; 4 are never evicted
-    assert len(endless.conversation.tokens) == tokens + 59 + 3, "the text goes on"
-    assert "dropped" not in capsys.readouterr().err
-    sample = say(endless, "b" * 59, 3)
-    assert "messages are dropped" in capsys.readouterr().err
-    assert sample.tokens == continuation(endless, LETTERS.encode("b" * 59), 3, endless=True)
+def test_an_empty_line_computes_its_last_token_again(talk):
+    """Its only token is cached already, but the network must see it again for its logits."""
+    assert say(talk, "", 3).tokens == continuation(talk, LETTERS.encode(""), 3)
+
+
+def test_the_cache_grows_with_the_conversation_up_to_the_context(begin):
+    talk = begin(max_seq_len=4000, context=1000)
+    cache = talk.conversation.cache
+    sizes = []
+    for length in (10, 200, 100, 600, 2000):
+        say(talk, "a" * length)
+        sizes.append(cache.layers[0].keys.shape[2] - 1)
+    assert sizes == [256, 256, 512, 1000, 1000]
+    assert talk.conversation.forwarded - cache.evicted <= 1000
 
 
 class PlainChat:
@@ -203,10 +186,6 @@ class PlainChat:
         return [LETTERS.bos_id, *parts, 251]
 
 
-def questions(talk):
-    return [message["content"][0] for message in talk.conversation.messages[::2]]
-
-
 @pytest.mark.parametrize("shortened", [(), (1,)], ids=["same", "changed"])
 def test_a_chat_forwards_only_what_the_cache_lacks(begin, shortened):
     """If the template later renders an answer differently, tokens from the first difference on are computed again."""
@@ -221,7 +200,7 @@ def test_a_chat_forwards_only_what_the_cache_lacks(begin, shortened):
         start = len(chat.tokens(chat.encoded[0])) if shortened and number == 1 else len(cached)
         assert talk.read[0] == (start, whole[start:])
     assert [message["role"] for message in talk.conversation.messages] == ["user", "assistant"] * 3
-    assert questions(talk) == ["a", "c", "e"]
+    assert [message["content"] for message in talk.conversation.messages[::2]] == ["ab", "cd", "ef"]
 
 
 def test_a_turn_without_an_answer_is_not_added_to_the_messages(begin):
@@ -235,20 +214,12 @@ def test_a_turn_without_an_answer_is_not_added_to_the_messages(begin):
     assert talk.conversation.messages[-1] == {"role": "assistant", "content": begun.text}
 
 
-def test_a_chat_that_fills_the_context_drops_its_oldest_turn(begin, capsys):
-    talk = begin(PlainChat())
-    for line in ("a" * 20, "b" * 10, "c" * 20):
-        say(talk, line)
-    assert "the oldest 2 messages are dropped" in capsys.readouterr().err
-    assert questions(talk) == ["b", "c"]
-
-
-def test_an_endless_chat_keeps_a_system_message_of_up_to_half_the_context(begin):
+def test_a_chat_keeps_a_system_message_of_up_to_half_the_context(begin):
     chat = PlainChat()
     chat.prefix_length = 33
-    assert begin(chat, endless=True).conversation.cache.keep == 4
+    assert begin(chat).conversation.cache.keep == 4
     chat.prefix_length = 9
-    talk = begin(chat, endless=True)
+    talk = begin(chat)
     cache = talk.conversation.cache
     first = say(talk, "a" * 30, 40)
     system_keys = cache.layers[-1].keys[..., :9, :].clone()
@@ -258,17 +229,24 @@ def test_an_endless_chat_keeps_a_system_message_of_up_to_half_the_context(begin)
     assert torch.equal(cache.layers[-1].keys[..., :9, :], system_keys)
 
 
-def test_an_endless_chat_drops_its_oldest_turns_if_a_changed_text_does_not_fit(begin, capsys):
-    """After an eviction, a text that begins differently is computed from its start, and may not fit."""
-    talk = begin(PlainChat(shortened=(3,)), endless=True)
+@pytest.mark.parametrize("changed", [1, 3], ids=["evicted", "cached"])
+def test_a_text_that_changes_after_an_eviction_is_computed_again_from_the_change(begin, changed):
+    """If the change is among the evicted tokens, from the start."""
+    chat = PlainChat()
+    talk = begin(chat)
     for line in ("a" * 20, "b" * 20):
         say(talk, line, 30)
-    assert talk.conversation.cache.evicted
-    with pytest.raises(ValueError, match="the line needs 104 tokens, and there is room for 64"):
-        say(talk, "c" * 100, 30)
-    assert questions(talk) == ["a", "b"]
+    cache, old = talk.conversation.cache, talk.conversation.tokens
+    assert cache.evicted
+    chat.shortened = (changed,)
+    evicted = cache.evicted
     talk.read.clear()
-    say(talk, "c" * 20, 30)
-    assert talk.read[0][0] == 0
-    assert questions(talk) == ["c"]
-    assert "the oldest 4 messages are dropped" in capsys.readouterr().err
+    answer = say(talk, "c", 5)
+    text = chat.tokens(chat.encoded[-1])
+    same = next(at for at, (one, other) in enumerate(zip(old, text)) if one != other)
+    if changed == 1:
+        assert talk.read[0] == (0, text[: cache.chunk])
+        assert answer.tokens == continuation(talk, text, 5, endless=True)
+    else:
+        assert same >= cache.keep + evicted
+        assert talk.read[0] == (same - evicted, text[same:][: cache.chunk])

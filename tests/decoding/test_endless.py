@@ -4,8 +4,8 @@ import pytest
 import torch
 from study_models import random_model
 
-from model import ModelArgs, generate
-from model.decoding.batches import decode_batch
+from model import KVCache, ModelArgs, generate
+from model.decoding.batches import start
 from model.decoding.endless import SINKS, EndlessCache, is_shift_invariant
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
@@ -35,7 +35,7 @@ def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
 
 @pytest.mark.parametrize(("limit", "quarter", "keep"), [(2, 1, 0), (3, 1, 1), (5, 1, 3), (8, 2, 4), (24, 6, 4)])
 def test_a_quarter_is_evicted_and_the_first_tokens_are_kept(small_model, limit, quarter, keep):
-    cache = EndlessCache(small_model(), max_seq_len=limit)
+    cache = EndlessCache(small_model(), context=limit)
     cache.layers[0].values[..., :limit, :] = torch.arange(limit)[:, None]
     assert [cache.make_room(start_pos) for start_pos in range(limit)] == [*range(limit)]
     assert cache.make_room(limit) == limit - quarter
@@ -75,17 +75,42 @@ def test_endless_decoding_equals_decoding_with_evictions_by_hand(model):
         logits = model(torch.tensor([[expected[-1][0]]]), start_pos, cache)[0, -1]
         start_pos += 1
     sampler = Sampler(Sampling(0.0), [[1]], 37, with_logprobs=True)
-    steps = decode_batch(for_decoding(model), [[1, 5, 7]], 60, sampler, endless=True)
+    steps = start(for_decoding(model), [[1, 5, 7]], 60, sampler, endless=True)
     for tokens, (token, score) in zip(steps, expected, strict=True):
-        assert tokens == [token]
+        assert tokens.tolist() == [[token]]
         assert sampler.logprobs[0] == pytest.approx(score, abs=1e-4)
 
 
-def test_a_prompt_may_fill_the_context(model):
-    prompt = [3, 1, 4, 1, 5, 9, 2, 6] * 3
-    assert len([*generate(model, [prompt], 30, endless=True)]) == 30
-    with pytest.raises(ValueError, match=r"prompt 1 has 25 tokens, .* exceeds the context of 24"):
-        generate(model, [[*prompt, 1]], 30, endless=True)
+@torch.no_grad()
+@pytest.mark.parametrize("length", [1, 23, 24, 25, 100])
+def test_a_prompt_may_be_longer_than_the_context(model, length):
+    """It is read a few tokens at a time, and evicted as the text after it."""
+    prompt, cache, start_pos = ([3, 1, 4, 1, 5, 9, 2, 6] * 13)[:length], EndlessCache(model), 0
+    for token in prompt:
+        start_pos = cache.make_room(start_pos)
+        logits = model(torch.tensor([[token]]), start_pos, cache)[0, -1]
+        start_pos += 1
+    steps = generate(model, [prompt], 30, endless=True)
+    assert next(steps) == [int(logits.argmax())]
+    assert len([*steps]) == 29
+
+
+@torch.no_grad()
+def test_a_cache_that_grows_gives_the_logits_of_one_that_does_not(model, monkeypatch):
+    monkeypatch.setattr("model.decoding.endless.FIRST_SLOTS", 3)
+    text, start_pos, sizes = torch.randint(37, (2, 24)), 0, []
+    cache, plain = EndlessCache(model, 2), KVCache(model.args, 2)
+    for chunk in text.split((2, 1, 1, 5, 1, 9, 5), dim=1):
+        assert cache.make_room(start_pos, chunk.shape[1]) == start_pos
+        assert torch.equal(model(chunk, start_pos, cache), model(chunk, start_pos, plain))
+        start_pos += chunk.shape[1]
+        sizes.append(cache.max_seq_len)
+        assert all(layer.keys.shape[2] == layer.values.shape[2] == sizes[-1] + 1 for layer in cache.layers)
+    assert sizes == [3, 3, 6, 12, 12, 24, 24], "it doubles, up to the context"
+    assert cache.evicted == 0
+    assert cache.make_room(24) == 18
+    with pytest.raises(ValueError, match="context is 25: the network allows 1 to 24"):
+        EndlessCache(model, context=25)
 
 
 @pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+from greedy import greedy
 from torch import nn
 from torch.utils import _pytree as pytree
 
@@ -54,10 +55,19 @@ def test_it_shares_the_modules_and_gives_equal_hidden_states_and_logits(small_mo
         for chunk in torch.randint(model.args.vocab_size, (2, 9)).split((4, 2, 1, 1, 1), dim=1):
             h = network.hidden(chunk, start_pos, caches[1])
             torch.testing.assert_close(h, model.hidden(chunk, start_pos, caches[0]), atol=1e-5, rtol=1e-5)
-            logits = network(chunk, start_pos, caches[1])
-            torch.testing.assert_close(logits, model(chunk, start_pos, caches[0]), atol=1e-5, rtol=1e-5)
+            logits = network(chunk, start_pos, caches[1])  # (B, 1, V)
+            torch.testing.assert_close(logits, model(chunk, start_pos, caches[0])[:, -1:], atol=1e-5, rtol=1e-5)
             start_pos += chunk.shape[1]
     assert model.training
+
+
+def test_a_forward_of_the_users_is_called_for_the_prompt_and_for_every_token(small_model):
+    class Shifted(type(small_model())):
+        def forward(self, tokens, start_pos=0, cache=None, mask=None):
+            return super().forward((tokens + 1) % 37, start_pos, cache, mask).roll(3, -1)
+
+    model = Shifted(small_model().args)
+    assert list(generate(model, [[1, 2, 3]], 9)) == [[token] for token in greedy(model, [1, 2, 3], 9)]
 
 
 @pytest.mark.parametrize("place", ["layers.1", "layers.1.feed_forward.w2", "norm"])
@@ -84,14 +94,14 @@ def test_hooks_and_replaced_layers_of_the_model_are_used(small_model):
     negated = Negated(model.args.dim, model.args.vocab_size, bias=False)
     negated.weight = model.output.weight
     model.output = negated
-    assert list(generate(model, [[1]], 6)) == list(generate(model, [[1]], 6, use_cache=False)) != plain
+    assert list(generate(model, [[1]], 6)) == [[token] for token in greedy(model, [1], 6)] != plain
 
 
 def test_a_patched_rotation_is_used_in_every_block(small_model, monkeypatch):
     model, prompt = small_model(n_layers=1), [[1, 5, 9, 2, 7, 3]]
     plain = list(generate(model, prompt, 12))
     monkeypatch.setattr("model.attention.apply_rotary_emb", lambda xq, xk, freqs_cis: (xq, -2 * xk))
-    assert list(generate(model, prompt, 12)) == list(generate(model, prompt, 12, use_cache=False)) != plain
+    assert list(generate(model, prompt, 12)) == [[token] for token in greedy(model, prompt[0], 12)] != plain
 
 
 def test_weights_changed_between_two_tokens_affect_the_next_one(small_model):

@@ -5,10 +5,9 @@ import io
 
 import pytest
 import torch
-from letters import LETTERS
 
 from model.decoding.batches import memory_needed
-from model.decoding.prompts import Prompt, read_texts, shorten_prompts
+from model.decoding.prompts import read_texts
 
 
 def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
@@ -25,24 +24,6 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
         file.write_bytes(mark + "naïve".encode("latin-1"))
         with pytest.raises(ValueError, match=f"prompts.txt is not UTF-8 at byte {byte}"):
             read_texts([], file)
-
-
-def test_an_endless_prompt_that_exceeds_the_context_keeps_its_first_and_last_tokens(capsys):
-    texts = ("abcdefg", "abcdefghijklmnop", "abcdefghijklmnopq")
-    prompts = [Prompt(text, LETTERS.encode(text)) for text in texts]
-    short, long, longer = prompts
-    assert shorten_prompts([short, long], 17) == [short, long]
-    assert capsys.readouterr().err == ""
-    shortened = shorten_prompts(prompts, 9)
-    assert shortened[0] == short
-    assert tuple(prompt.text for prompt in shortened) == texts
-    for prompt, cut in zip((long, longer), shortened[1:]):
-        assert cut.tokens == prompt.tokens[:4] + prompt.tokens[-5:]
-    assert "2 prompts longer than the context of 9: after the first tokens, up to 9" in capsys.readouterr().err
-    shorten_prompts([short, long], 16)
-    assert "1 prompt longer than the context of 16: after the first tokens, up to 1 " in capsys.readouterr().err
-    (tiny,) = shorten_prompts([long], 3)
-    assert tiny.tokens == long.tokens[:1] + long.tokens[-2:], "only one, because a cache of this size keeps one"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

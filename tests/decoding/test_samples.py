@@ -3,12 +3,13 @@
 import itertools
 
 import pytest
+import torch
 from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
 from model.decoding.prompts import Prompt
-from model.decoding.samples import CompletionSettings, Sample, Speed, complete
+from model.decoding.samples import Sample, Speed, complete
 from model.decoding.sampling import Sampling
 
 
@@ -21,22 +22,24 @@ def scripted(monkeypatch):
     """``scripted(*texts)``: samples of a fake decode loop that gives these texts, one a row; \\x01 is the end token."""
     network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=LETTERS.vocab_size, max_seq_len=999))
 
-    def call(*texts, begin="", n=200, speed=None, on_step=lambda step: None, **options):
+    def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_batch(network, prompts, max_new_tokens, sampler, eos_ids, use_cache, endless):
+        def start(network, prompts, max_new_tokens, sampler, endless):
             sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
             rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
-            for step, tokens in enumerate(itertools.islice(itertools.zip_longest(*rows), max_new_tokens), 1):
+            steps = itertools.zip_longest(*rows, fillvalue=EOS)
+            for step, tokens in enumerate(itertools.islice(steps, max_new_tokens), 1):
                 on_step(step)
-                yield list(tokens)
+                yield torch.tensor(tokens)[:, None]
 
-        monkeypatch.setattr(module, "decode_batch", decode_batch)
-        completion = CompletionSettings(n, **options)
-        return complete(network, LETTERS, [prompt(begin)] * len(texts), completion, Sampling(), speed or Speed())
+        monkeypatch.setattr(module, "start", start)
+        prompts = [begin] * len(texts) if isinstance(begin, str) else begin
+        samples = [Sample(prompt(each), LETTERS, n, stop) for each in prompts]
+        return complete(network, samples, Sampling(), speed or Speed(), **options)
 
     return call
 
@@ -60,6 +63,15 @@ def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     assert [sample.text for sample in samples] == list("0123456")
     assert scripted.batches == [3, 3, 1]
     assert samples[0].logprobs == [-0.5, -0.5]
+
+
+def test_endless_prompts_of_unequal_length_do_not_share_a_batch(scripted):
+    begin = ["a", "b", "a", "long", "c"]
+    samples = [
+        s for s in scripted(*(f"{i}\x01" for i in range(5)), begin=begin, batch_size=2, endless=True) if s.finish
+    ]
+    assert [sample.text for sample in samples] == list("01234")
+    assert scripted.batches == [2, 1, 1, 1]
 
 
 def test_a_batch_ends_when_all_its_samples_have_ended(scripted):

@@ -94,6 +94,15 @@ def test_the_filters_are_applied_in_the_customary_order(logits):
     assert any(kept(expected)[row] != kept(keep_top_p(logits, 0.7))[row] for row in range(4))
 
 
+@pytest.mark.parametrize("sampling", [{"top_k": 1}, {"top_p": 1e-9}, {"top_k": 2, "top_p": 0.3}])
+def test_one_kept_token_is_the_greedy_one_where_logits_tie(sampling):
+    logits = torch.zeros(1, 9)
+    logits[0, [3, 7]] = 5.0
+    for dtype in (torch.float32, torch.bfloat16):
+        sampler = Sampler(Sampling(1.0, **sampling), [[1]], 9)
+        assert {int(sampler(logits.to(dtype))) for _ in range(40)} == {3} == {int(logits.argmax())}
+
+
 def test_filters_that_are_off_change_nothing(logits):
     assert torch.equal(
         apply_filters(logits, Sampling(1.0, top_k=0, top_p=1.0, min_p=0.0)), apply_temperature(logits, 1.0)
@@ -163,7 +172,7 @@ def test_a_tiny_temperature_neither_overflows_nor_changes_the_order(temperature)
     assert Sampler(Sampling(temperature, seed=1), [[0], [0]], 3)(logits).tolist() == [[1], [0]]
 
 
-@pytest.mark.parametrize(("p", "count"), [(0.5, 1), (0.51, 2), (0.75, 2), (0.76, 4)])
+@pytest.mark.parametrize(("p", "count"), [(0.5, 1), (0.51, 2), (0.75, 2), (0.76, 3), (0.9, 4)])
 def test_top_p_stops_as_soon_as_the_sum_equals_p(p, count):
     logits = torch.tensor([[4.0, 2.0, 1.0, 1.0]]).log()  # probabilities 1/2, 1/4, 1/8, 1/8: sums without rounding
     assert kept(keep_top_p(logits, p)) == [set(range(count))]

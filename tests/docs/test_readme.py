@@ -23,7 +23,7 @@ def test_the_code_runs(tmp_path, monkeypatch, capsys):
     assert "rope" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("script", ["train", "generate", "evaluate", "convert"])
+@pytest.mark.parametrize("script", ["train", "generate", "chat", "evaluate", "convert"])
 def test_every_flag_it_shows_exists(script, capsys, monkeypatch):
     monkeypatch.setattr("sys.argv", [f"{script}.py", "--help"])
     with pytest.raises(SystemExit):

@@ -44,13 +44,12 @@ def test_the_guard_finds_non_finite_inputs():
     ("prompts", "new", "options"),
     [
         (PROMPTS, 5, {}),
-        (PROMPTS, 5, {"use_cache": False}),
         (PROMPTS, 5, {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01}),
         (PROMPTS[2:3], 40, {"endless": True}),
     ],
 )
 def test_generating_from_unequal_prompts_in_chunks_and_endlessly(model, monkeypatch, prompts, new, options):
-    monkeypatch.setattr("model.generation.CHUNK", 5)
+    monkeypatch.setattr(KVCache, "chunk", 5)
     with FiniteInputs() as guard:
         list(generate(model, prompts, new, **options))
     assert guard.seen > 100

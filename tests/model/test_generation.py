@@ -4,9 +4,10 @@ import itertools
 
 import pytest
 import torch
+from greedy import greedy
 
 from model import KVCache, generate, generation
-from model.decoding.batches import decode_batch
+from model.decoding.batches import start
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 
@@ -22,34 +23,25 @@ def rows(steps):
     return [list(row) for row in itertools.zip_longest(*steps)]
 
 
-def greedy(model, prompt, n):
-    """Greedy decoding by its definition: a forward over the whole text, then append the likeliest token."""
-    text = list(prompt)
-    for _ in range(n):
-        text.append(int(model(torch.tensor([text]))[0, -1].argmax()))
-    return text[len(prompt) :]
-
-
 @pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 6}, {"n_kv_heads": 1}, {"tie_embeddings": True}])
-@pytest.mark.parametrize("use_cache", [True, False])
-def test_every_row_of_a_batch_equals_its_prompt_alone(small_model, changes, use_cache):
+def test_every_row_of_a_batch_equals_its_prompt_alone(small_model, changes):
     model = small_model(**changes)
     expected = [greedy(model, prompt, 12) for prompt in PROMPTS]
-    assert rows(generate(model, PROMPTS, 12, use_cache=use_cache)) == expected
+    assert rows(generate(model, PROMPTS, 12)) == expected
     assert len({tuple(row) for row in expected}) == len(PROMPTS), "equal rows would hide a mix-up"
 
 
 def test_with_the_cache_nothing_is_computed_twice_or_in_vain(model, monkeypatch):
-    """Each token once, in chunks, logits of the last position only, and no forward after the last token."""
+    """Each token once, in chunks, logits of their last position only, and no forward after the last token."""
     expected = rows(generate(model, PROMPTS, 6))
-    monkeypatch.setattr(generation, "CHUNK", 3)
+    monkeypatch.setattr(KVCache, "chunk", 3)
     widths, positions = [], []
     hidden, logits = model.hidden, model.logits
     monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
     monkeypatch.setattr(model, "logits", lambda h: positions.append(h[..., 0].numel()) or logits(h))
     assert rows(generate(model, PROMPTS, 6)) == expected
     assert widths == [3, 3, 2, 1, 1, 1, 1, 1]
-    assert positions == [4] * 6
+    assert positions == [4] * 8
 
 
 def test_the_same_seed_gives_the_same_text(model):
@@ -90,7 +82,8 @@ def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
 
 def test_log_probabilities_are_those_before_temperature_and_filters(model):
     sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 37, with_logprobs=True)
-    steps = [(ids, sampler.logprobs) for ids in decode_batch(for_decoding(model), PROMPTS[:2], 4, sampler)]
+    tokens = start(for_decoding(model), PROMPTS[:2], 4, sampler)
+    steps = [(ids[:, 0].tolist(), sampler.logprobs) for ids in tokens]
     for row, prompt in enumerate(PROMPTS[:2]):
         text = prompt + [ids[row] for ids, _ in steps]
         expected = model(torch.tensor([text])).log_softmax(-1)[0]
@@ -124,7 +117,7 @@ def with_fault_at(model, step, value):
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("step", [0, 1, 3])
-@pytest.mark.parametrize("options", [{}, {"use_cache": False}, {"endless": True}, {"temperature": 1.0, "seed": 1}])
+@pytest.mark.parametrize("options", [{}, {"endless": True}, {"temperature": 1.0, "seed": 1}])
 def test_logits_that_are_not_finite_are_an_error_at_the_step_where_they_appear(model, value, step, options):
     steps = generate(with_fault_at(model, step, value), [[1, 2]], 6, **options)
     for _ in range(step):
@@ -169,7 +162,6 @@ def test_a_text_may_fill_the_context_but_not_exceed_it(model):
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0: give at least 1"),
         ([[1]], {"seed": "a"}, "seed is 'a': give a whole number"),
         ([[1]], {"top_k": 1.5}, "top_k is 1.5: give a whole number"),
-        ([[1]], {"compile": True, "use_cache": False}, "compile"),
     ],
 )
 def test_invalid_arguments_are_an_error_at_the_call(model, prompts, options, message):
@@ -185,4 +177,3 @@ def test_a_network_with_absolute_positions_needs_prompts_of_equal_length(model):
             generate(model, PROMPTS, 2, compile=compile)
         with pytest.raises(ValueError, match="endless"):
             generate(model, PROMPTS[:1], 2, endless=True, compile=compile)
-    assert rows(generate(model, PROMPTS, 2, use_cache=False)) == [greedy(model, prompt, 2) for prompt in PROMPTS]

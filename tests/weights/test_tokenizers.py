@@ -61,7 +61,7 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
     save_tokenizer(load_tokenizer(source), tmp_path / "target")
     for directory in (source, tmp_path / "target"):
         tokenizer = load_tokenizer(directory)
-        chat = open_chat(directory, tokenizer, required=True)
+        chat = open_chat(directory, tokenizer)
         ids = chat.encode([{"role": "user", "content": "return 1"}])
         assert ids == tokenizer.encode("return 1\n")
     saved = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))

@@ -1,0 +1,122 @@
+#!/usr/bin/env python3
+"""Chat with a model in the terminal, with the chat template of the checkpoint if it has one: python chat.py MODEL"""
+
+import startup  # noqa: F401, I001  must come before torch
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, read_flags, run_script
+from model.cli.machine import choose_threads, free_memory, pick_device, pick_dtype
+from model.config import ModelArgs
+from model.decoding.batches import memory_needed
+from model.decoding.chat import find_template, open_chat
+from model.decoding.conversation import Conversation
+from model.decoding.network import for_decoding
+from model.decoding.options import (
+    ModelOptions,
+    add_model,
+    add_text_flags,
+    load_network,
+    open_model,
+    print_speed,
+    read_sampling,
+)
+from model.decoding.samples import Speed
+from model.decoding.sampling import Sampling
+from model.decoding.terminal import END_KEYS, greet, read_turn
+from model.ranges import Range, raise_problems, range_problems
+
+
+@dataclass(frozen=True)
+class Options:
+    """Length of the answers and of the context."""
+
+    max_new_tokens: Annotated[int, "length of an answer at most", Range(1)] = 256
+    context: Annotated[
+        int | None,
+        "tokens in the cache at most, then the oldest are evicted (default: what model and memory allow)",
+        Range(1),
+    ] = None
+    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
+
+    def __post_init__(self) -> None:
+        raise_problems(range_problems(self))
+
+
+def main() -> None:
+    flags = parse_flags()
+    options = Options(**read_flags(flags, Options))
+    model_options = ModelOptions(**read_flags(flags, ModelOptions))
+    device = pick_device(model_options.device)
+    checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
+    dtype = pick_dtype(model_options.dtype, device, checkpoint.dtype)
+    sampling = read_sampling(checkpoint.path, read_flags(flags, Sampling))
+    tokenizer = checkpoint.tokenizer(model_options.tokenizer)
+    chat = None  # without a template, the model continues the user's lines
+    if find_template(checkpoint.path)[1] is not None or flags.system is not None or flags.template_var:
+        chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+
+    with explain_out_of_memory("give a smaller model, or lower --context", device):
+        model = load_network(checkpoint, model_options, device, dtype)
+        choose_threads(device, sum(weight.numel() for weight in model.state_dict().values()))
+        context = options.context or context_that_fits(checkpoint.args, dtype, device)
+        speed = Speed()
+        network = for_decoding(model, options.compile)
+        conversation = Conversation(network, tokenizer, sampling, speed, chat, context)
+        try:
+            converse(conversation, options.max_new_tokens, flags.stop)
+        finally:
+            print_speed(speed)
+
+
+def parse_flags() -> argparse.Namespace:
+    parser = Parser("--system", prog="chat.py", description="Chat with a model in the terminal; /help lists commands.")
+    add_model(parser)
+    add_text_flags(parser)
+    add_flags(parser, Sampling, Options, ModelOptions)
+    return parser.parse_args()
+
+
+def context_that_fits(args: ModelArgs, dtype: torch.dtype, device: torch.device) -> int:
+    """The context of the network, or with a note as much of it as nine tenths of the free memory hold."""
+    free = free_memory(device)
+    if free is None:
+        return args.max_seq_len
+    logits, slot = (memory_needed(args, 1, length, dtype) for length in (0, 1))
+    fits = max(1, int(0.9 * free - logits) // (slot - logits))
+    if fits < args.max_seq_len:
+        print_note(f"note: the free memory is enough for {fits:,} of the context's {args.max_seq_len:,} tokens")
+    return min(fits, args.max_seq_len)
+
+
+def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
+    """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn."""
+    greet()
+    while True:
+        try:
+            line = read_turn(conversation.reset)
+            if line is None:
+                return
+            evicted_before = conversation.cache.evicted
+            shown = 0
+            for sample in conversation.turn(line, max_new_tokens, stop):
+                print(sample.text[shown:], end="", flush=True)
+                shown = len(sample.text)
+            print(flush=True)
+            evicted = conversation.cache.evicted
+            if evicted not in (0, evicted_before):
+                limit = conversation.cache.context
+                print_note(f"(the context of {limit} tokens is full: {evicted} have been evicted)")
+        except ValueError as error:
+            print_note(f"{error}: give another line")
+        except KeyboardInterrupt:
+            print_note(f"\n({END_KEYS} ends)")
+
+
+if __name__ == "__main__":
+    run_script(main, "chat.py")
