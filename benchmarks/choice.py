@@ -99,7 +99,7 @@ def best_loss(trial: Trial) -> float:
     train = trial.run.train
     torch.manual_seed(train.seed)
     trainer = Trainer(initial_model(trial.run, Path()), trial.text.dataset, train)
-    trainer.model.train()
+    trainer.parallel.train()
     best = math.inf
     for _ in trainer.steps():
         step = trainer.progress.step

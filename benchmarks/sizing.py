@@ -79,7 +79,7 @@ def train(flags: dict) -> dict:
     steps = round(flags["tokens"] / (args.batch_size * model.max_seq_len))
     args = replace(args, max_steps=steps)
     trainer = Trainer(Transformer(model), dataset, args)
-    trainer.model.train()
+    trainer.parallel.train()
     begin = time.process_time()
     losses = [measured["train_loss"] for measured in trainer.steps()]
     seconds = time.process_time() - begin

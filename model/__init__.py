@@ -2,13 +2,15 @@
 
 Read in this order:
 
-    config.py        ModelArgs: every number that shapes the network (ranges.py: the bounds of settings)
+    config.py        ModelArgs: every number that shapes the network
     rope.py          rotary position embedding (rope_scaling.py: for contexts longer than trained on)
     cache.py         keys and values of earlier tokens
-    layers.py        Linear and RMSNorm
-    attention.py     grouped-query attention and its formula (kernels.py: faster ways to compute it; skip it at first)
+    attention.py     RMSNorm; grouped-query attention and its formula
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: forward, sample, yield
+
+These seven files compute what they say, and import nothing but torch and each other. kernels.py has faster ways to the
+same results, which ``generate``, ``load_model`` and ``Trainer`` put into the network from outside.
 
 Shape letters, used in the comments at the ends of lines that change a shape:
 

@@ -1,15 +1,27 @@
-"""Grouped-query attention: the layer, which applies RoPE and uses the KV cache, and the formula it computes."""
+"""Grouped-query attention: the layer, which applies RoPE and uses the KV cache, and its formula. And RMSNorm."""
 
 import math
 
 import torch
 from torch import Tensor, nn
 
-from . import kernels
 from .cache import LayerCache
 from .config import ModelArgs
-from .layers import Linear, RMSNorm
 from .rope import apply_rotary_emb
+
+
+class RMSNorm(nn.Module):
+    """Divide by the root mean square, computed in float32, and scale (arXiv:1910.07467)."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.weight = nn.Parameter(torch.ones(dim))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x32 = x.float()
+        normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
+        return normed.type_as(x) * self.weight
 
 
 class Attention(nn.Module):
@@ -22,10 +34,10 @@ class Attention(nn.Module):
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
         self.head_dim = args.head_dim
-        self.wq = Linear(args.dim, args.n_heads * args.head_dim, bias=args.qkv_bias)
-        self.wk = Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
-        self.wv = Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
-        self.wo = Linear(args.n_heads * args.head_dim, args.dim, bias=False)
+        self.wq = nn.Linear(args.dim, args.n_heads * args.head_dim, bias=args.qkv_bias)
+        self.wk = nn.Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
+        self.wv = nn.Linear(args.dim, args.n_kv_heads * args.head_dim, bias=args.qkv_bias)
+        self.wo = nn.Linear(args.n_heads * args.head_dim, args.dim, bias=False)
         self.q_norm = RMSNorm(args.head_dim, args.norm_eps) if args.qk_norm else nn.Identity()
         self.k_norm = RMSNorm(args.head_dim, args.norm_eps) if args.qk_norm else nn.Identity()
 
@@ -45,12 +57,12 @@ class Attention(nn.Module):
         if cache is not None:  # the cache of this layer
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
 
-        out = self.attend(xq, xk, xv, mask)  # (B, H, T, D)
+        out = self.attend(xq, xk, xv, mask)  # (B, H, T, D); kernels.py has faster ways to the same result
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)
 
     def attend(self, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """The result of ``attention(xq, keys, values, mask)``, faster. To try another formula, override this method."""
-        return kernels.attend(xq, keys, values, mask)
+        """To try another formula, override this method."""
+        return attention(xq, keys, values, mask)
 
 
 def attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,70 +1,28 @@
-"""Faster implementations of attention and matrix products, and the rules that choose one. Skip on first reading.
+"""Faster matrix products and attention for the network, put in from outside. Skip it on first reading.
 
-``attend`` computes what ``attention`` in attention.py defines, ``linear`` computes ``nn.Linear``, and ``int8_linear``
-the same for eight-bit weights. Which implementation is fastest depends on the dtype, the shape, the features of the
-processor (``CPU``), and whether gradients are needed or torch.compile is tracing. The rules never measure time, because
-the same command must give the same text every time. benchmarks/kernels.py times every implementation on your machine
-and reports where a rule does not choose the fastest.
-
-The rules come from this table (two cores, torch 2.13). Products are in GB/s of weights for one row, unless the number
-of rows is given, with out x in; attention is in milliseconds, with H / K heads of D. Zen 4 and 5 (AMD) have
-AVX512-BF16, Ice Lake (Intel) has AVX-512 without it. A blank cell was not measured, and "same" is the speed of memory,
-29 GB/s.
-
-                                               AMX        Zen 5      Zen 4      Ice Lake    AVX2 (AMD)
-    F.linear / mv / slices
-        float32, 32000 x 288                   same                  7/7/12     18/18/18    12/12/22
-        float32, 5632 x 2048                   same                  13/12/19   23/23/21    23/23/32
-        float32, 768 x 288, mv in slices / slices                    24/15
-        float32, 32000 x 288, mv in slices / slices                  32/17
-        float32, 5632 x 2048, mv in slices / slices                  35/29
-        float32, 32000 x 2048, compiled (2)                          15/39/46   22/16/16
-        float32, 2048 x 5632, compiled (2)                           14/21/31   21/13/13
-        float32, 16 rows x 288 x 288                      9.8/-/8.1  4.8/-/4.4  3.3/-/2.2
-        float32, 16 rows x 5632 x 2048                               5/-/8
-        bfloat16, 32000 x 288                  9/28/14    23/12/23   13/8/12    8.6/9.8/8.5 16/17/16
-        bfloat16, 768 x 288                               6.5/3/4.3  5.5/4.5/4  7.6/4.9/4.0
-        bfloat16, 5632 x 2048                  19/24/19   27/21/27   14/7/12    10/19/18    20/20/20
-        bfloat16, 32000 x 2048                            30/15/29   13/11/14   10/22/22
-        bfloat16, 32000 x 2048, compiled (2)              28/40/40   12/37/45   10/12/12
-        bfloat16, 2048 x 5632, compiled (2)                          17/22/33
-    int8, x in bfloat16: packed / dequantized
-        5632 x 2048                                                  14/4.6     8.7/2.3     13/-
-        2048 x 5632                                       19/- (1)   19/5.2     13/2.9      20/-
-    int8, compiled: packed / elementwise
-        2048 x 5632, x in float32 (3)                     24/18      20/23      11/7.4
-        5632 x 2048, x in bfloat16                        -/27 (1)   15/29      7.8/9.2     -/1.9
-    attention: blockwise / fused
-        bfloat16, training 16 x 256, 8/8 of 32 24/34     15/37      32/66      73/113      483/150
-        bfloat16, training 4 x 1024, 8/8 of 32 103/67    46/62      94/115     232/191     1460/444
-        bfloat16, prompt of 512, 32/4 of 64    5.0/3.3    5.1/15     11/25      35/17       362/17
-        bfloat16, the same after 1,536         31/15      21/64      42/74      154/54      2266/72
-        float32, prompt of 512, 32/4 of 64                10/13      16/18      28/20
-    attention of one token, compiled: elementwise / fused, in microseconds (4)
-        bfloat16, after 128, 6/6 of 48                               30/88
-        bfloat16, after 1,900, 6/6 of 48                             80/567
-        bfloat16, after 1,900, 32/4 of 64                            346/276
-        float32, after 128, 6/6 of 48                                39/35
-        float32, after 1,900, 32/4 of 64                             547/263
-
-(1) An earlier AMD processor with AVX512-BF16. There the attention of training 16 x 256 took 20/43, of 4 x 1024 96/105.
-(2) Zen 4: elementwise instead of slices, in a quiet hour. A token of the 15M network takes 1.81 ms, with mv 2.06.
-(3) Zen 5 and Ice Lake: with one sum for a whole row, which on Zen 4 reads 12 GB/s.
-(4) Compiled alone. In a token, elementwise becomes part of the loops around it, which saves 10 us for each layer.
-
-Where two differ by less than a tenth, or only in a case that costs little, the rule chooses the simpler one.
+The network computes its definition. ``accelerate`` replaces its matrices and its attention by others with the same
+results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the number of
+rows and the features of the processor (``CPU``). The rules never measure time, because the same command must give the
+same text every time. docs/numbers.md has the measurements behind them, and benchmarks/kernels.py repeats them.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
 """
 
+import copy
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.attention.bias import causal_lower_right
+
+from .attention import Attention
+from .transformer import Transformer
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Processor(NamedTuple):
@@ -90,36 +48,155 @@ def this_processor() -> Processor:
 
 CPU = this_processor()
 
-Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+def accelerate(model: Transformer) -> Transformer:
+    """The same network, sharing its parameters and hooks, with faster matrix products and attention.
+
+    Results, gradients and the names in the state dict are the same. The copy is shallow: changing a parameter in place
+    changes it in both, and each has its own modules and its own training mode. Modules of other classes than nn.Linear
+    stay as they are, and so does an attention with an ``attend`` of its own.
+    """
+    fast = replace_modules(model, faster)
+    if fast.output is None:
+        fast.output = FastTiedOutput(fast.tok_embeddings)
+    return fast
+
+
+def faster(module: nn.Module) -> nn.Module:
+    if type(module) is nn.Linear:
+        return FastLinear(module)
+    if computes_attention(module):
+        module.attend = attend  # type: ignore[assignment]
+    return module
+
+
+def computes_attention(module: nn.Module) -> bool:
+    """Whether a module's ``attend`` is the function ``attention``, neither overridden nor replaced."""
+    return isinstance(module, Attention) and type(module).attend is Attention.attend and "attend" not in vars(module)
+
+
+def replace_modules(module: Module, replace: Callable[[nn.Module], nn.Module]) -> Module:
+    """A copy of a tree of modules, each of them ``replace(copy of the module)``. Tensors and hooks are shared."""
+    copies: dict[nn.Module, nn.Module] = {}
+
+    def copied(module: nn.Module) -> nn.Module:
+        if module not in copies:  # a module may be in several places
+            new = copy.copy(module)
+            # A module shares even the dict of its parameters with its copy, so that what FSDP or ``.to()`` put there is
+            # seen by both; but the dict of its children is its own.
+            new._modules = {name: None if child is None else copied(child) for name, child in new._modules.items()}
+            copies[module] = replace(new)
+        return copies[module]
+
+    return copied(module)  # type: ignore[return-value]
+
+
+# --- Products: x (..., in), weight (out, in) -> (..., out)
+
+
+class FastLinear(nn.Linear):
+    """``nn.Linear`` with the product that is fastest for the dtype and the number of rows in x."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        vars(self).update(vars(layer))  # instead of super().__init__(), which would allocate new parameters
+        self.product = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.weight, self.bias)
+
+
+class FastTiedOutput(nn.Module):
+    """The output matrix of a network with tied embeddings. It has no parameters, so the state dict does not change."""
+
+    def __init__(self, embedding: nn.Embedding) -> None:
+        super().__init__()
+        self.embedding = (embedding,)  # in a tuple, so that it is not registered twice
+        self.product = linear
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.product(x, self.embedding[0].weight)
+
+
 Product = Callable[[Tensor, Tensor], Tensor]
-Int8Product = Callable[[Tensor, Tensor, Tensor], Tensor]
+SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
+MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """``F.linear``, with the fastest implementation."""
+    if x.device.type != "cpu" or x.dtype != weight.dtype:  # the dtypes differ under autocast, which casts both
+        return F.linear(x, weight, bias)
+    out = choose_linear(x)(x, weight)
+    return out if bias is None else out + bias
+
+
+def choose_linear(x: Tensor) -> Product:
+    """For few rows a product takes the time of reading the weights, and other ways are faster; else F.linear.
+
+    MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
+    slices on AMD. One row is faster as the second factor, several rows as the first. In bfloat16 F.linear reads the
+    weights at half the speed of ``mv`` or less, except on Zen 4 and Zen 5.
+    """
+    rows = math.prod(x.shape[:-1])
+    ice_lake = CPU.avx512 and not CPU.bfloat16
+    if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS and not (CPU.amx or ice_lake):
+        return linear_in_slices if rows > 1 else linear_mv_in_slices
+    if x.dtype == torch.bfloat16 and rows == 1 and (CPU.amx or not CPU.bfloat16):
+        return linear_mv
+    return F.linear
+
+
+def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
+    """One batched product over slices of the weight matrix."""
+    slices = math.gcd(weight.shape[0], SLICES)
+    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+    rows = x.reshape(-1, x.shape[-1])  # (rows, in)
+    products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
+    return products.transpose(0, 1).contiguous().view(*x.shape[:-1], -1)  # (..., out)
+
+
+def linear_mv_in_slices(x: Tensor, weight: Tensor) -> Tensor:
+    """The slices times one row, as a vector."""
+    slices = math.gcd(weight.shape[0], SLICES)
+    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+    column = x.reshape(1, -1).mT  # (in, 1); with the strides of x.reshape(-1, 1) the product takes three times as long
+    return torch.bmm(weights, column.expand(slices, -1, -1)).view(*x.shape[:-1], -1)  # (..., out)
+
+
+def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
+    """The matrix times a vector, for one row."""
+    return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
+
+
+LINEAR: dict[str, Product] = {
+    "F.linear": F.linear,
+    "slices": linear_in_slices,
+    "mv in slices": linear_mv_in_slices,
+    "mv": linear_mv,
+}
 
 # --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask as in ``attention`` -> (B, H, T, D)
 
+Attend = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 QUERY_BLOCK = 128  # queries: the scores of one block stay in the processor's caches
-MAX_TRAINING_KEYS = 512  # with more, the scores kept for the backward pass take more memory than the rest of a layer
+MAX_KEPT_KEYS = 512  # with more, the scores kept for the backward pass take more memory than the rest of a layer
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the implementation from ``choose_attention``."""
+    """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the fastest implementation."""
     return choose_attention(q, k.shape[2])(q, k, v, mask)
 
 
 def choose_attention(q: Tensor, S: int) -> Attend:
-    """``elementwise_attention`` for one query in compiled code on a CPU, and for several bfloat16 queries on a CPU with
-    native bfloat16 ``blockwise_attention``, else ``fused_attention``.
+    """``blockwise_attention`` for several bfloat16 queries on a CPU that multiplies bfloat16, else ``fused_attention``.
 
-    On such a CPU two cases use ``fused_attention``, too: prompts if it has AMX, and training with more than
-    MAX_TRAINING_KEYS keys, to save memory: without a mask it never holds all scores.
+    The former keeps all scores if a backward pass follows, so it is for at most MAX_KEPT_KEYS keys then. On a CPU with
+    AMX, ``fused_attention`` is faster for prompts.
     """
-    if q.device.type != "cpu":
+    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
-    if q.shape[2] == 1:
-        return elementwise_attention if torch.compiler.is_compiling() else fused_attention
-    if q.dtype != torch.bfloat16 or not CPU.bfloat16:
-        return fused_attention
-    if torch.is_grad_enabled():
-        return blockwise_attention if S <= MAX_TRAINING_KEYS else fused_attention
+    if q.requires_grad:
+        return blockwise_attention if S <= MAX_KEPT_KEYS else fused_attention
     return fused_attention if CPU.amx else blockwise_attention
 
 
@@ -134,11 +211,11 @@ def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = N
             keys, values, visible = k[:, :, :stop], v[:, :, :stop], None
         else:
             keys, values, visible = k, v, mask.expand(*mask.shape[:-2], T, S)[..., start:end, :]
-        blocks.append(_attend_block(q[:, :, start:end], keys, values, visible))
+        blocks.append(attend_block(q[:, :, start:end], keys, values, visible))
     return torch.cat(blocks, 2)  # (B, H, T, D)
 
 
-def _attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
+def attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> Tensor:
     B, H, T, D = q.shape
     K, S = k.shape[1:3]
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
@@ -167,200 +244,20 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         visible = None if mask is None else mask.expand(B, H, 1, S).reshape(B, K, H // K, S)  # (B, K, H/K, S)
         rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
         return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
+    enable_gqa = K != H
+    if enable_gqa and q.device.type != "cpu":
+        # With a mask or in float32, CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores.
+        k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
+        enable_gqa = False
     if mask is None and T == S:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
-    if mask is None:  # is_causal would align the mask to the first key, not to the last
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
-    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
-
-
-def elementwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
-    """The formula for one query, in arithmetic that torch.compile turns into loops over the keys and the values.
-
-    So a float32 token of the 2.9M network takes 0.18 instead of 0.24 ms (Zen 4).
-    """
-    B, H, _, D = q.shape
-    K, S = k.shape[1:3]
-    rows = q.reshape(B, K, H // K, 1, D).float() * D**-0.5  # (B, K, H/K, 1, D)
-    scores = (rows * k[:, :, None].float()).sum(-1)  # (B, K, H/K, S)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
     if mask is not None:
-        scores = scores.masked_fill(~mask.expand(B, H, 1, S).reshape(B, K, H // K, S), -math.inf)
-    weights = scores.softmax(-1)[..., None]  # (B, K, H/K, S, 1)
-    out = (weights * v[:, :, None].float()).sum(-2)  # (B, K, H/K, D)
-    return out.type_as(v).view(B, H, 1, D)
+        mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
+    elif q.is_cuda:  # `is_causal` would align the mask to the first key, not to the last
+        mask = causal_lower_right(T, S)  # no tensor, so that the fastest kernel takes it
+    else:
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
 
 
-ATTENTION: dict[str, Attend] = {
-    "blockwise": blockwise_attention,
-    "fused": fused_attention,
-    "elementwise": elementwise_attention,
-}
-
-# --- Products: x (..., in), weight (out, in) -> (..., out)
-
-SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
-PARTS = 4  # of a weight matrix: compiled code reads so many rows at a time, and each number of x once for all of them
-LONGEST_SUM = 4096  # the compiler adds up more numbers in a more accurate way, which takes half as long again
-ROW_PIECES = 8  # of a longer row of the weight, with a sum each
-MIN_LARGE_WEIGHTS = 1_000_000  # below, neither the parts nor a call of the library gain anything
-MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """``F.linear``, with the fastest implementation for the dtype and the number of rows in x.
-
-    Training uses F.linear: it has many rows, and autocast casts its arguments.
-    """
-    if torch.is_grad_enabled() or x.dtype != weight.dtype:
-        return F.linear(x, weight, bias)
-    out = choose_linear(x, weight)(x, weight)
-    return out if bias is None else out + bias
-
-
-def choose_linear(x: Tensor, weight: Tensor) -> Product:
-    """The choice for few rows, for which a product takes the time of reading the weights; for more rows, F.linear.
-
-    torch.compile turns ``mv`` into one loop over the weights, faster than the library's. A large matrix is read in
-    parts by ``elementwise``, except in float32 on Ice Lake: there F.linear generates a token of the 15M network in
-    4.9 ms and ``mv`` in 5.8; parts were not measured. Not compiled, bfloat16 needs ``mv`` on all but Zen 4 and Zen 5.
-
-    MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
-    slices on AMD. One row is faster as the second factor, several rows as the first.
-    """
-    rows = math.prod(x.shape[:-1])
-    ice_lake = CPU.avx512 and not CPU.bfloat16
-    if rows == 1 and torch.compiler.is_compiling():
-        if weight.numel() < MIN_LARGE_WEIGHTS:
-            return linear_mv
-        return F.linear if x.dtype == torch.float32 and ice_lake else linear_elementwise
-    if rows == 1 and x.dtype == torch.bfloat16 and (CPU.amx or not CPU.bfloat16):
-        return linear_mv
-    if rows <= MAX_SLICED_ROWS and x.dtype == torch.float32 and not (CPU.amx or ice_lake):
-        return linear_in_slices if rows > 1 else linear_mv_in_slices
-    return F.linear
-
-
-def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
-    """One batched product over slices of the weight matrix."""
-    slices = math.gcd(weight.shape[0], SLICES)
-    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
-    rows = x.reshape(-1, x.shape[-1])  # (rows, in)
-    products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
-    return products.transpose(0, 1).contiguous().view(*x.shape[:-1], -1)  # (..., out)
-
-
-def linear_mv_in_slices(x: Tensor, weight: Tensor) -> Tensor:
-    """The slices times one row, as a vector."""
-    slices = math.gcd(weight.shape[0], SLICES)
-    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
-    column = x.reshape(1, -1).mT  # (in, 1); with the strides of x.reshape(-1, 1) the product takes three times as long
-    return torch.bmm(weights, column.expand(slices, -1, -1)).view(*x.shape[:-1], -1)  # (..., out)
-
-
-def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
-    """The matrix times a vector, for one row."""
-    return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
-
-
-def linear_elementwise(x: Tensor, weight: Tensor) -> Tensor:
-    """One row, in arithmetic that torch.compile turns into one loop."""
-    return row_sums(x, weight).type_as(x).view(*x.shape[:-1], -1)  # (..., out)
-
-
-def row_sums(x: Tensor, weight: Tensor) -> Tensor:
-    """x (..., in), one row, times weight (out, in), summed in float32 -> (out,)."""
-    parts = PARTS if weight.numel() >= MIN_LARGE_WEIGHTS else 1
-    pieces = math.gcd(weight.shape[1], ROW_PIECES) if weight.shape[1] > LONGEST_SUM else 1
-    # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
-    # store the converted x first.
-    x32 = x.float().contiguous().as_strided((pieces, x.shape[-1] // pieces), (x.shape[-1] // pieces, 1))
-    weights = weight.unflatten(1, (pieces, -1)).chunk(parts)  # (out / parts, pieces, in / pieces) each
-    sums = torch.cat([(part.float() * x32).sum(-1) for part in weights])  # (out, pieces)
-    return sums.sum(-1) if pieces > 1 else sums[:, 0]
-
-
-LINEAR: dict[str, Product] = {
-    "F.linear": F.linear,
-    "slices": linear_in_slices,
-    "mv in slices": linear_mv_in_slices,
-    "mv": linear_mv,
-    "elementwise": linear_elementwise,
-}
-
-# --- Products with eight-bit numbers: x (..., in), weight (out, in) int8, scales (out, groups) -> (..., out)
-# A row of the weight consists of groups of ``group_size`` neighbouring numbers, and each group has a scale. A row is
-# one group, except in files of llama2.c.
-
-# PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
-# their end. With AVX-512, it crashes unless x starts at a multiple of X_ALIGNMENT bytes, and the weight at a multiple
-# of WEIGHT_ALIGNMENT bytes.
-INT8_MULTIPLE = 32
-X_ALIGNMENT = 32
-WEIGHT_ALIGNMENT = 16
-MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
-
-
-def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """x times the dequantized weight, with the fastest implementation for this case."""
-    return choose_int8(x, scales)(x, weight, scales)
-
-
-def choose_int8(x: Tensor, scales: Tensor) -> Int8Product:
-    """``int8_elementwise`` for one row compiled with AVX-512, ``int8_packed`` for few rows, else ``int8_dequantized``.
-
-    All but the last need one scale for each row of the weight; ``int8_packed`` also needs it in bfloat16, and a length
-    that is a multiple of INT8_MULTIPLE.
-    """
-    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    packable = scales.shape[1] == 1 and scales.dtype == torch.bfloat16 and columns % INT8_MULTIPLE == 0
-    one_compiled_row = rows == 1 and scales.shape[1] == 1 and torch.compiler.is_compiling() and CPU.avx512
-    if one_compiled_row:
-        return int8_elementwise
-    return int8_packed if packable and rows <= MAX_PACKED_ROWS else int8_dequantized
-
-
-def int8_packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """PyTorch's product, which takes x in bfloat16 and one scale for each row of the weight."""
-    rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
-    # Compiled code cannot check the address of x, so it always copies x: a new tensor is aligned. The compiler would
-    # remove a plain copy as unnecessary, so a row is added and cut off again.
-    compiling = torch.compiler.is_compiling()
-    rows = F.pad(rows, (0, 0, 0, 1))[:-1] if compiling else aligned(rows, X_ALIGNMENT)
-    out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)
-    return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
-
-
-def int8_elementwise(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """One row and one scale for each row of the weight, in arithmetic that torch.compile turns into one loop."""
-    out = row_sums(x, weight) * scales[:, 0].float()  # (out,)
-    return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
-
-
-def int8_dequantized(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """Convert the weight to floating point first, which for many rows takes a small part of the time."""
-    if scales.shape[1] == 1 and x.dtype != torch.float16:  # a float16 sum could overflow before it is scaled
-        return F.linear(x, weight.to(x.dtype)) * scales[:, 0].to(x.dtype)  # (..., out)
-    return F.linear(x, dequantize(weight, scales, x.dtype))  # (..., out)
-
-
-def dequantize(weight: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-    """weight[r, c] * scales[r, c // group_size], (out, in) in floating point."""
-    grouped = weight.unflatten(1, (scales.shape[1], -1))  # (out, groups, group_size)
-    return (grouped.to(dtype) * scales.to(dtype)[..., None]).flatten(1)
-
-
-def aligned(tensor: Tensor, alignment: int) -> Tensor:
-    """The tensor, or a copy if it is not contiguous or its address is not a multiple of ``alignment`` bytes.
-
-    PyTorch's eight-bit product does not check the address: a wrong one ends the process with a segmentation fault.
-    """
-    tensor = tensor.contiguous()
-    return tensor if tensor.data_ptr() % alignment == 0 else tensor.clone()
-
-
-INT8: dict[str, Int8Product] = {
-    "packed": int8_packed,
-    "elementwise": int8_elementwise,
-    "dequantized": int8_dequantized,
-}
+ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused_attention}

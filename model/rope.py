@@ -8,7 +8,8 @@ product of two rotated vectors depends only on the difference of their positions
 import torch
 from torch import Tensor
 
-from .rope_scaling import RopeScaling
+from .config import RopeScaling
+from .rope_scaling import scale
 
 
 def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: RopeScaling | None = None) -> Tensor:
@@ -24,7 +25,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: Ro
     freqs = theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)  # (D/2,) radians per token
     magnitude = 1.0
     if scaling is not None:
-        freqs, magnitude = scaling(freqs), scaling.attention_factor
+        freqs, magnitude = scale(freqs, scaling), scaling.attention_factor
     positions = torch.arange(end, dtype=torch.float64, device="cpu")
     angles = torch.outer(positions, freqs)  # (end, D/2)
     return torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)

@@ -4,16 +4,20 @@ Each scaling is a function from frequencies to frequencies, both (D/2,) in radia
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated, Literal, cast
 
 from torch import Tensor
 
-from .ranges import Range, is_number, range_problems
+from .config import RopeScaling
 
-Type = Literal["linear", "ntk", "llama3", "yarn"]
-UNSET = cast(int, None)  # None, typed as int: the field was left out
+
+def scale(freqs: Tensor, scaling: RopeScaling) -> Tensor:
+    """The frequencies that ``scaling`` describes."""
+    if scaling.type == "linear":
+        return linear(freqs, scaling.factor)
+    if scaling.type == "ntk":
+        return ntk(freqs, scaling.factor)
+    function = llama3 if scaling.type == "llama3" else yarn
+    return function(freqs, scaling.factor, scaling.original_max_seq_len, scaling.low, scaling.high)
 
 
 def linear(freqs: Tensor, factor: float) -> Tensor:
@@ -66,40 +70,3 @@ def _blend(freqs: Tensor, factor: float, keep: Tensor) -> Tensor:
     """Frequencies as they are where ``keep`` (D/2,) is 1, divided by ``factor`` where it is 0."""
     keep = keep.clamp(0, 1)
     return freqs * keep + freqs / factor * (1 - keep)
-
-
-@dataclass(frozen=True)
-class RopeScaling:
-    """A scaling and its parameters: the field ``rope_scaling`` of ModelArgs."""
-
-    type: Annotated[Type, "which function"] = "linear"
-    factor: Annotated[float, "divides the frequencies; about how many times longer the context", Range(1, 1e6)] = 1.0
-    original_max_seq_len: Annotated[int, "llama3 and yarn: the trained context", Range(1, 2**40)] = UNSET
-    low: Annotated[float, "llama3 and yarn: pairs with fewer turns in that context are fully scaled"] = 1.0
-    high: Annotated[float, "pairs with more turns are unchanged (default: llama3 4, yarn 32)"] = UNSET
-    attention_factor: Annotated[
-        float, "multiplies queries and keys (default: yarn 0.1 ln factor + 1, else 1)", Range(0.01, 100)
-    ] = UNSET
-
-    def __post_init__(self) -> None:
-        if self.high is UNSET:
-            object.__setattr__(self, "high", 4.0 if self.type == "llama3" else 32.0)
-        if self.attention_factor is UNSET:
-            is_yarn = self.type == "yarn" and is_number(self.factor) and self.factor >= 1
-            object.__setattr__(self, "attention_factor", 0.1 * math.log(self.factor) + 1 if is_yarn else 1.0)
-
-    def __call__(self, freqs: Tensor) -> Tensor:
-        if self.type == "linear":
-            return linear(freqs, self.factor)
-        if self.type == "ntk":
-            return ntk(freqs, self.factor)
-        scale = llama3 if self.type == "llama3" else yarn
-        return scale(freqs, self.factor, self.original_max_seq_len, self.low, self.high)
-
-    def problems(self) -> Iterator[str]:
-        """Yield a message for each wrong value. ModelArgs reports them together with its own problems."""
-        yield from range_problems(self)
-        if not (is_number(self.low) and is_number(self.high) and 0 < self.low < self.high < math.inf):
-            yield f"low is {self.low!r} and high {self.high!r}: give 0 < low < high"
-        if self.type in ("llama3", "yarn") and self.original_max_seq_len is UNSET:
-            yield "original_max_seq_len is missing: give the context that the model was trained on"

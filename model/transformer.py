@@ -5,11 +5,9 @@ import math
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from . import kernels
-from .attention import Attention
+from .attention import Attention, RMSNorm
 from .cache import KVCache, LayerCache
 from .config import ModelArgs
-from .layers import Linear, RMSNorm
 from .rope import precompute_freqs_cis
 
 
@@ -18,9 +16,9 @@ class FeedForward(nn.Module):
 
     def __init__(self, args: ModelArgs) -> None:
         super().__init__()
-        self.w1 = Linear(args.dim, args.hidden_dim, bias=False)
-        self.w2 = Linear(args.hidden_dim, args.dim, bias=False)
-        self.w3 = Linear(args.dim, args.hidden_dim, bias=False)
+        self.w1 = nn.Linear(args.dim, args.hidden_dim, bias=False)
+        self.w2 = nn.Linear(args.hidden_dim, args.dim, bias=False)
+        self.w3 = nn.Linear(args.dim, args.hidden_dim, bias=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.w2(F.silu(self.w1(x)) * self.w3(x))
@@ -44,7 +42,7 @@ class TransformerBlock(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Token ids in, logits out. ``hidden`` selects the rotations of RoPE, and each attention layer applies them.
+    """Token ids in, logits out. ``forward`` selects the rotations of RoPE, and each attention layer applies them.
 
     The network keeps no state between calls: the caller passes the cache.
     """
@@ -55,9 +53,9 @@ class Transformer(nn.Module):
         self.tok_embeddings = nn.Embedding(args.vocab_size, args.dim)
         self.layers = nn.ModuleList(TransformerBlock(args) for _ in range(args.n_layers))
         self.norm = RMSNorm(args.dim, args.norm_eps)
-        self.output: nn.Module | None = None
+        self.output: nn.Module | None = None  # the output matrix; None if it is the embedding's
         if not args.tie_embeddings:
-            self.output = Linear(args.dim, args.vocab_size, bias=False)
+            self.output = nn.Linear(args.dim, args.vocab_size, bias=False)
         # Not a buffer: `.to(torch.bfloat16)` would cast it and drop the imaginary part.
         self.freqs_cis = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
         self.init_weights()
@@ -77,15 +75,8 @@ class Transformer(nn.Module):
         """tokens (B, T) at positions start_pos .. start_pos + T - 1 -> logits (B, T, V).
 
         Without a cache the tokens are the whole sequence. ``mask`` is as in ``attention``; None is causal. Raises
-        ValueError past the end of the context. In a subclass, override ``hidden`` or ``logits`` and not this method:
-        for a prompt, the decode loop calls those two directly.
+        ValueError past the end of the context.
         """
-        return self.logits(self.hidden(tokens, start_pos, cache, mask))
-
-    def hidden(
-        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
-    ) -> Tensor:
-        """All layers and the final norm: tokens (B, T) -> (B, T, dim)."""
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
         if self.freqs_cis.device != tokens.device:
@@ -96,15 +87,12 @@ class Transformer(nn.Module):
         caches = [None] * len(self.layers) if cache is None else cache.layers
         for layer, layer_cache in zip(self.layers, caches):
             h = layer(h, start_pos, freqs_cis, mask, layer_cache)
-        return self.norm(h)
+        h = self.norm(h)
+        return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)  # (B, T, V)
 
     def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
         """tokens (B, T) -> (B, T, dim), without positions: RoPE adds nothing here, other encodings do."""
         return self.tok_embeddings(tokens)
-
-    def logits(self, h: Tensor) -> Tensor:
-        """The output matrix: (..., dim) -> (..., V)."""
-        return kernels.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
         """Raise ValueError unless the tokens fit, because a slice past the end of ``freqs_cis`` is silently shorter."""

@@ -11,6 +11,7 @@ from model import rope
 from model.cache import KVCache
 from model.config import ModelArgs
 from model.ranges import Range
+from model.rope_scaling import scale
 from model.transformer import Transformer
 
 from .positions import scheme_of
@@ -59,8 +60,9 @@ def attention_call(network: Transformer, tokens: Tensor, p: int, head: int, i: i
     rows: list[Any] = []
     # The names of the expressions below. Every result gets the name that it has in the library.
     names: dict[str, Any] = {"torch": torch, "math": math, "reshape_for_broadcast": rope.reshape_for_broadcast}
-    names |= {"dim": D, "theta": args.rope_theta, "scaling": args.rope_scaling, "magnitude": 1.0, "start_pos": 0}
-    names |= {"end": args.max_seq_len, "B": B, "T": T, "S": T, "group": args.n_heads // args.n_kv_heads}
+    names |= {"dim": D, "theta": args.rope_theta, "scale": scale, "scaling": args.rope_scaling, "magnitude": 1.0}
+    names |= {"end": args.max_seq_len, "start_pos": 0, "B": B, "T": T, "S": T}
+    names["group"] = args.n_heads // args.n_kv_heads
     objects = {"transformer.py": network, "attention.py": layer.attention, "cache.py": cache}
 
     def show(file: str, result: str, expression: str, *index: Any) -> None:
@@ -74,7 +76,7 @@ def attention_call(network: Transformer, tokens: Tensor, p: int, head: int, i: i
 
     show("rope.py", "freqs", 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)', i)
     if args.rope_scaling is not None:
-        show("rope.py", "freqs", "scaling(freqs)", i)  # (D/2,)
+        show("rope.py", "freqs", "scale(freqs, scaling)", i)  # (D/2,)
         names["magnitude"] = args.rope_scaling.attention_factor
     show("rope.py", "positions", 'torch.arange(end, dtype=torch.float64, device="cpu")', p)  # (max_seq_len,)
     show("rope.py", "angles", "torch.outer(positions, freqs)", p, i)  # (max_seq_len, D/2)

@@ -9,11 +9,14 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 
+from ..cache import KVCache
 from ..cli import quantity
 from ..text.readers import Chunk
 from ..text.sources import Documents
 from ..text.tokenizer import REPLACEMENT, Tokenizer
 from ..transformer import Transformer
+
+TOKENS_AT_ONCE = 512  # of all windows of a batch
 
 
 class Document(NamedTuple):
@@ -112,21 +115,29 @@ def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> 
 def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
     """The summed nats of each window's scored tokens.
 
-    Windows are padded at the end; the causal mask keeps the padding from changing the scored tokens.
+    Windows are padded at the end; the causal mask keeps the padding from changing the scored tokens. The network runs
+    on TOKENS_AT_ONCE tokens at a time, with a cache, because the logits of all tokens would take much memory.
     """
-    device = model.tok_embeddings.weight.device
+    weight = model.norm.weight
     longest = max(len(window.tokens) for window in batch)
     padded = [window.tokens + [0] * (longest - len(window.tokens)) for window in batch]
-    rows = torch.tensor(padded, device=device)  # (B, T + 1)
-    h = model.hidden(rows[:, :-1])  # (B, T, dim)
-    sums = []
-    for window, states, row in zip(batch, h, rows):
-        scored = slice(len(window.tokens) - 1 - window.scored, len(window.tokens) - 1)
-        # 256 tokens at a time, so that the logits take little memory
-        chunks = zip(states[scored].split(256), row[1:][scored].split(256))
-        losses = [F.cross_entropy(model.logits(h).float(), targets, reduction="sum") for h, targets in chunks]
-        sums.append(torch.stack(losses).sum())
-    return torch.stack(sums).tolist()  # the only wait for the device
+    rows = torch.tensor(padded, device=weight.device)  # (B, T + 1)
+    positions = torch.arange(1, longest, device=weight.device)  # (T,), of the targets
+    ends = torch.tensor([[len(window.tokens)] for window in batch], device=weight.device)  # (B, 1)
+    scored = torch.tensor([[window.scored] for window in batch], device=weight.device)  # (B, 1)
+    counts = (positions < ends) & (positions >= ends - scored)  # (B, T)
+
+    cache = KVCache(model.args, len(batch), longest - 1, weight.dtype, weight.device)
+    sums = torch.zeros(len(batch), device=weight.device)
+    start_pos = 0
+    for counted in counts.split(max(1, TOKENS_AT_ONCE // len(batch)), dim=1):  # (B, T), the next T tokens
+        end = start_pos + counted.shape[1]
+        logits = model(rows[:, start_pos:end], start_pos, cache)  # (B, T, V)
+        targets = rows[:, start_pos + 1 : end + 1]  # (B, T)
+        losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+        sums += losses.where(counted, 0).sum(1)
+        start_pos = end
+    return sums.tolist()  # the only wait for the device
 
 
 def score_documents(

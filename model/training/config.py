@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal
 from ..cli import read_toml
 from ..cli.machine import DeviceName
 from ..cli.settings import values
-from ..config import ModelArgs
+from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import Documents, open_documents
 from ..transformer import Transformer
@@ -22,7 +22,6 @@ PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
 # Fine-tuning has this fraction of the peak. In up to a minute of fine-tuning on another kind of text, 0.1 gave a loss
 # 2 to 6% higher than 0.3, and 1 about the same loss as 0.3 (benchmarks/choice.py).
 FINE_TUNING_LR_FRACTION = 0.3
-UNSET: Any = None  # the default of a field that is computed from others
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 

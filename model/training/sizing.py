@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, TypeVar
 
 from torch import Tensor
 
-from ..config import ModelArgs
+from ..config import UNSET, ModelArgs
 from ..text.dataset import Dataset
-from .config import UNSET, Run, TrainArgs
+from .config import Run, TrainArgs
 from .estimate import count_parameters
 from .evaluation import ngram_losses
 

@@ -19,6 +19,7 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
 from ..cli.machine import pick_dtype
+from ..kernels import accelerate
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import open_checkpoint
@@ -75,11 +76,10 @@ class Trainer:
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
-        self.model_class = type(model)  # FSDP derives another class from it
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
-        # wraps it to average gradients over the processes, with DDP or FSDP; ``network``, which the steps call, is
-        # ``parallel``, compiled if asked for.
-        self.parallel = parallelize(model, self.ranks, args.fsdp)
+        # is an accelerated copy, wrapped to average gradients over the processes, with DDP or FSDP; ``network``, which
+        # the steps call, is ``parallel``, compiled if asked for.
+        self.parallel = parallelize(accelerate(model), self.ranks, args.fsdp)
         self.network: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
@@ -99,7 +99,7 @@ class Trainer:
         All files of a step are written before its metrics are yielded. Raises ValueError if the loss or the gradient
         norm is not finite; the state that was saved last is kept.
         """
-        self.model.train()
+        self.parallel.train()
         self.start = self.clock() - self.progress.wall_seconds
         # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
         # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
@@ -189,9 +189,9 @@ class Trainer:
 
     def whole_model(self) -> Transformer:
         """``model``, or a copy with full parameters if FSDP has sharded them. Every process must call it."""
-        if type(self.model) is self.model_class:
+        if not hasattr(self.model.norm.weight, "full_tensor"):
             return self.model
-        copy = make_network(self.model_class, self.model.args)
+        copy = make_network(type(self.model), self.model.args)
         state = {name: unsharded(tensor).detach() for name, tensor in self.model.state_dict().items()}
         copy.load_state_dict(state, assign=True)
         return copy.to(self.device)  # moves the buffers that are not in the state

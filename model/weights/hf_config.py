@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Any, cast
 
-from ..config import UNSET, ModelArgs
-from ..rope_scaling import RopeScaling, Type
+from ..config import ModelArgs, RopeScaling, ScalingType
 from .layout import check_read_back
 
 # Settings that are only named differently: Hugging Face's name -> ours
@@ -180,8 +179,8 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
         raise ValueError(f"RoPE scaling {rope_type} lacks a factor: complete config.json")
     values = {keys[name]: value for name, value in rope.items()}
     if "original_max_position_embeddings" in keys:
-        values.setdefault("original_max_seq_len", config.get("max_position_embeddings", UNSET))
-    return theta, RopeScaling(type=cast(Type, rope_type), **values)
+        values.setdefault("original_max_seq_len", config.get("max_position_embeddings"))
+    return theta, RopeScaling(type=cast(ScalingType, rope_type), **values)
 
 
 def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:

@@ -5,14 +5,23 @@ weight matrices are quantized; biases, norms, attention scores, the cache and ac
 can generate and score, but not train.
 """
 
+import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .. import kernels
 from ..transformer import Transformer
+
+# PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
+# their end. With AVX-512, it crashes unless x starts at a multiple of X_ALIGNMENT bytes, and the weight at a multiple
+# of WEIGHT_ALIGNMENT bytes.
+INT8_MULTIPLE = 32
+X_ALIGNMENT = 32
+WEIGHT_ALIGNMENT = 16
+MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 
 
 class Quantized(NamedTuple):
@@ -20,8 +29,9 @@ class Quantized(NamedTuple):
     scales: Tensor  # (out, groups), floating point
 
     def dequantize(self, dtype: torch.dtype) -> Tensor:
-        """The matrix in floating point, (out, in)."""
-        return kernels.dequantize(self.weight, self.scales, dtype)
+        """The matrix in floating point, (out, in): weight[r, c] * scales[r, c // group_size]."""
+        grouped = self.weight.unflatten(1, (self.scales.shape[1], -1))  # (out, groups, group_size)
+        return (grouped.to(dtype) * self.scales.to(dtype)[..., None]).flatten(1)
 
 
 def quantize(weight: Tensor, group_size: int | None = None) -> Quantized:
@@ -71,16 +81,52 @@ class Int8Matrix(nn.Module):
 
 
 class Int8Linear(Int8Matrix):
-    """A linear layer with an int8 weight: x (..., in) -> (..., out). kernels.py chooses the product."""
+    """A linear layer with an int8 weight: x (..., in) -> (..., out)."""
 
     def __init__(self, quantized: Quantized, bias: nn.Parameter | None = None) -> None:
-        weight = kernels.aligned(quantized.weight, kernels.WEIGHT_ALIGNMENT)
-        super().__init__(Quantized(weight, quantized.scales.contiguous()))
+        super().__init__(Quantized(aligned(quantized.weight, WEIGHT_ALIGNMENT), quantized.scales.contiguous()))
         self.bias = bias
+        self.product = int8_linear
 
     def forward(self, x: Tensor) -> Tensor:
-        out = kernels.int8_linear(x, self.weight, self.scales)  # (..., out)
+        out = self.product(x, self.weight, self.scales)  # (..., out)
         return out if self.bias is None else out + self.bias
+
+
+def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """x (..., in) times the dequantized weight: (..., out). PyTorch's product if it has one for these sizes."""
+    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+    one_scale = scales.shape[1] == 1 and scales.dtype == torch.bfloat16  # for each row
+    if one_scale and columns % INT8_MULTIPLE == 0 and rows <= MAX_PACKED_ROWS:
+        return packed(x, weight, scales)
+    return dequantized(x, weight, scales)
+
+
+def packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """PyTorch's product, which takes x in bfloat16 and one scale for each row of the weight."""
+    rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
+    # Compiled code cannot check the address of x, so it always copies x: a new tensor is aligned. The compiler would
+    # remove a plain copy as unnecessary, so a row is added and cut off again.
+    compiling = torch.compiler.is_compiling()
+    rows = F.pad(rows, (0, 0, 0, 1))[:-1] if compiling else aligned(rows, X_ALIGNMENT)
+    out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)
+    return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
+
+
+def dequantized(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """Convert the weight to floating point first, which for many rows takes a small part of the time."""
+    if scales.shape[1] == 1 and x.dtype != torch.float16:  # a float16 sum could overflow before it is scaled
+        return F.linear(x, weight.to(x.dtype)) * scales[:, 0].to(x.dtype)  # (..., out)
+    return F.linear(x, Quantized(weight, scales).dequantize(x.dtype))  # (..., out)
+
+
+def aligned(tensor: Tensor, alignment: int) -> Tensor:
+    """The tensor, or a copy if it is not contiguous or its address is not a multiple of ``alignment`` bytes.
+
+    PyTorch's eight-bit product does not check the address: a wrong one ends the process with a segmentation fault.
+    """
+    tensor = tensor.contiguous()
+    return tensor if tensor.data_ptr() % alignment == 0 else tensor.clone()
 
 
 class Int8Embedding(Int8Matrix):

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..config import ModelArgs
+from ..kernels import accelerate
 from ..transformer import Transformer
 from .int8 import Quantized, check_device, load_matrices
 from .layout import Shapes, check_shapes
@@ -67,7 +68,7 @@ class Weights:
             gather(model)
         if check_finite:
             check_weights_finite(model, self.path)
-        return model.eval()
+        return accelerate(model.eval())
 
     def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> None:
         expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}

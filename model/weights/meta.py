@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_atomically, write_json
-from ..config import ModelArgs
-from ..rope_scaling import RopeScaling
+from ..config import ModelArgs, RopeScaling
 from ..transformer import Transformer
 from .layout import check_layers, check_read_back, check_shapes, tensor_shapes
 from .loading import Weights

@@ -18,8 +18,7 @@ from dataclasses import replace
 from typing import NamedTuple, cast
 
 from model.cli.settings import suggest_name
-from model.config import ModelArgs
-from model.rope_scaling import RopeScaling, Type
+from model.config import ModelArgs, RopeScaling, ScalingType
 from model.transformer import Transformer
 
 from .encodings import GridRope, LearnableRope, Learned, NoPositions, PartialRope, Sinusoidal
@@ -70,7 +69,7 @@ def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0) -> Transform
         # At factor 1 all three are plain RoPE. Only yarn needs the trained length, because it treats each pair by its
         # number of turns within that length.
         original = {"original_max_seq_len": max(1, round(args.max_seq_len / factor))} if scheme == "yarn" else {}
-        args = replace(args, rope_scaling=RopeScaling(cast(Type, scheme), factor, **original))
+        args = replace(args, rope_scaling=RopeScaling(cast(ScalingType, scheme), factor, **original))
     return network(args)
 
 

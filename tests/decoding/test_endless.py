@@ -29,7 +29,7 @@ def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
         logits = model(text[:, done : done + T], start_pos, cache)
         cached_positions += range(done, done + T)
         done += T
-        torch.testing.assert_close(logits, model(text[:, cached_positions])[:, -T:], atol=1e-5, rtol=0)
+        torch.testing.assert_close(logits, model(text[:, cached_positions])[:, -T:], atol=3e-5, rtol=0)
     assert cache.evicted == 20
 
 

@@ -46,19 +46,20 @@ def files(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("compile", [False, True])
-def test_it_shares_the_modules_and_gives_equal_hidden_states_and_logits(small_model, files, compile):
-    model = small_model(n_layers=3).train()
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_it_shares_the_parameters_and_gives_the_last_logits(small_model, files, compile, tie_embeddings):
+    model = small_model(n_layers=3, tie_embeddings=tie_embeddings).train()
     network, caches = for_decoding(model, compile), [KVCache(model.args, 2) for _ in range(2)]
     assert [*network.parameters()] == [*model.parameters()]
+    assert for_decoding(network) is network
     start_pos = 0
     with torch.no_grad():
         for chunk in torch.randint(model.args.vocab_size, (2, 9)).split((4, 2, 1, 1, 1), dim=1):
-            h = network.hidden(chunk, start_pos, caches[1])
-            torch.testing.assert_close(h, model.hidden(chunk, start_pos, caches[0]), atol=1e-5, rtol=1e-5)
-            logits = network(chunk, start_pos, caches[1])  # (B, 1, V)
-            torch.testing.assert_close(logits, model(chunk, start_pos, caches[0])[:, -1:], atol=1e-5, rtol=1e-5)
+            expected = model(chunk, start_pos, caches[0])[:, -1:]
+            torch.testing.assert_close(network(chunk, start_pos, caches[1]), expected, atol=1e-5, rtol=1e-5)
             start_pos += chunk.shape[1]
     assert model.training
+    assert not network.training
 
 
 def test_a_forward_of_the_users_is_called_for_the_prompt_and_for_every_token(small_model):

@@ -36,9 +36,8 @@ def test_with_the_cache_nothing_is_computed_twice_or_in_vain(model, monkeypatch)
     expected = rows(generate(model, PROMPTS, 6))
     monkeypatch.setattr(KVCache, "chunk", 3)
     widths, positions = [], []
-    hidden, logits = model.hidden, model.logits
-    monkeypatch.setattr(model, "hidden", lambda tokens, *rest: widths.append(tokens.shape[1]) or hidden(tokens, *rest))
-    monkeypatch.setattr(model, "logits", lambda h: positions.append(h[..., 0].numel()) or logits(h))
+    model.tok_embeddings.register_forward_hook(lambda _, inputs, out: widths.append(out.shape[1]))
+    model.output.register_forward_hook(lambda _, inputs, out: positions.append(out[..., 0].numel()))
     assert rows(generate(model, PROMPTS, 6)) == expected
     assert widths == [3, 3, 2, 1, 1, 1, 1, 1]
     assert positions == [4] * 8
@@ -104,14 +103,13 @@ def test_decode_continues_from_a_cache_with_any_sample_function(model):
 
 def with_fault_at(model, step, value):
     """The model, with ``value`` among its logits after ``step`` tokens were sampled."""
-    logits, calls = model.logits, []
+    calls = []
 
-    def with_fault(h):
+    def with_fault(module, inputs, out):
         calls.append(1)
-        out = logits(h)
         return out.index_fill(-1, torch.tensor([5]), value) if len(calls) == step + 1 else out
 
-    model.logits = with_fault
+    model.output.register_forward_hook(with_fault)
     return model
 
 

@@ -1,14 +1,19 @@
-"""Every kernel equals the definition, attention's formula or F.linear: shapes, dtypes, masks and gradients."""
+"""Faster ways equal the definition: attention's formula, F.linear, and the plain network."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import PROCESSORS
+from torch import nn
 
-from model import kernels
-from model.attention import attention
-from model.weights.int8 import quantize
+from model import KVCache, Transformer, kernels
+from model.attention import Attention, attention
+from model.decoding import network
+from model.kernels import accelerate
+from model.weights import int8
+from model.weights.int8 import Quantized, quantize
 
+ATTENTION = kernels.ATTENTION | {"compiled": network.attend}  # the last one is for one query, in compiled code
 D = 10
 
 
@@ -36,7 +41,7 @@ def reference(q, k, v, mask):
 
 def every_attention(*sizes):
     """Cases (way, T, S) of each kernel; one of them takes a single query only."""
-    return [(way, T, S) for way in kernels.ATTENTION for T, S in sizes if T == 1 or way != "elementwise"]
+    return [(way, T, S) for way in ATTENTION for T, S in sizes if T == 1 or way != "compiled"]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
@@ -47,7 +52,7 @@ def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
     q, k, v = queries_keys_values(2, 6, K, T, S, dtype)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for name, mask in masks(2, T, S).items():
-        found = kernels.ATTENTION[way](q, k, v, mask)
+        found = ATTENTION[way](q, k, v, mask)
         assert found.shape == q.shape, name
         assert found.dtype == dtype, name
         torch.testing.assert_close(found, reference(q, k, v, mask), atol=tolerance, rtol=tolerance, msg=name)
@@ -60,72 +65,103 @@ def test_every_attention_has_the_formulas_gradients(monkeypatch, way, K, T, S):
     tensors = [t.requires_grad_() for t in queries_keys_values(3, 6, K, T, S)]
     out = torch.randn(3, 6, T, D)
     for name, mask in masks(3, T, S).items():
-        both = [torch.autograd.grad(form(*tensors, mask), tensors, out) for form in (kernels.ATTENTION[way], attention)]
+        both = [torch.autograd.grad(form(*tensors, mask), tensors, out) for form in (ATTENTION[way], attention)]
         for found, expected in zip(*both, strict=True):
             torch.testing.assert_close(found, expected, atol=1e-5, rtol=1e-5, msg=name)
 
 
-def attention_choice(processor, dtype, T, S, training=False):
-    with torch.set_grad_enabled(training):
-        chosen = kernels.choose_attention(torch.randn(1, 6, T, D).to(dtype), S)
-    return next(name for name, way in kernels.ATTENTION.items() if way is chosen)
+@pytest.mark.parametrize("processor", PROCESSORS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+@torch.no_grad()
+def test_the_accelerated_network_equals_the_plain_one_at_every_position(
+    monkeypatch, small_model, processor, dtype, tie_embeddings
+):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
+    model = small_model(qkv_bias=True, tie_embeddings=tie_embeddings).to(dtype)
+    fast = accelerate(model)
+    tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.3}[dtype]
+    tokens = torch.randint(model.args.vocab_size, (2, model.args.max_seq_len))
+    plain = model(tokens)
+    torch.testing.assert_close(fast(tokens), plain, atol=tolerance, rtol=tolerance)
+    for sizes in ((1,) * 24, (7, 1, 9, 1, 6)):
+        cache, start_pos = KVCache(model.args, 2, dtype=dtype), 0
+        for part in tokens.split(sizes, dim=1):
+            end = start_pos + part.shape[1]
+            torch.testing.assert_close(
+                fast(part, start_pos, cache), plain[:, start_pos:end], atol=tolerance, rtol=tolerance
+            )
+            start_pos = end
 
 
-def linear_choice(processor, dtype, rows, weights=1_000_000):
-    chosen = kernels.choose_linear(torch.empty(rows, 1, 1000, dtype=dtype), torch.empty(weights // 1000, 1000))
-    return next(name for name, way in kernels.LINEAR.items() if way is chosen)
+@pytest.mark.parametrize("tie_embeddings", [False, True])
+def test_gradients_names_and_tensors_are_those_of_the_plain_network(small_model, tie_embeddings):
+    model = small_model(tie_embeddings=tie_embeddings)
+    fast = accelerate(model)
+    assert [*fast.state_dict()] == [*model.state_dict()]
+    assert all(a is b for a, b in zip(fast.parameters(), model.parameters(), strict=True))
+    tokens, gradients = torch.randint(model.args.vocab_size, (2, 20)), []
+    for each in (model, fast, accelerate(fast)):
+        loss = F.cross_entropy(each(tokens).flatten(0, 1), tokens.flatten())
+        gradients.append(torch.autograd.grad(loss, [*model.parameters()]))
+    for found in gradients[1:]:
+        torch.testing.assert_close(found, gradients[0], atol=1e-5, rtol=1e-4)
 
 
-def int8_choice(processor, columns, rows, group=None):
-    scales = quantize(torch.randn(3, columns), group).scales
-    chosen = kernels.choose_int8(torch.randn(rows, 1, columns).bfloat16(), scales)
-    return next(name for name, way in kernels.INT8.items() if way is chosen)
+def test_each_has_its_own_mode_and_modules_but_the_same_hooks(small_model):
+    model = small_model().train()
+    fast = accelerate(model).eval()
+    calls = []
+    model.layers[1].register_forward_hook(lambda module, *_: calls.append(module.training))
+    model.layers[0] = nn.Identity()
+    fast(torch.tensor([[1, 2]]))
+    assert calls == [False]
+    assert model.training
+    assert model.layers[1].training
 
 
-LONG, SLICED, PACKED = kernels.MAX_TRAINING_KEYS, kernels.MAX_SLICED_ROWS, kernels.MAX_PACKED_ROWS
-FLOAT, BFLOAT = torch.float32, torch.bfloat16
+def test_other_linear_layers_and_other_attention_stay_as_they_are(small_model):
+    class Doubled(nn.Linear):
+        def forward(self, x):
+            return 2 * super().forward(x)
+
+    class Backwards(Attention):
+        def attend(self, xq, keys, values, mask):
+            return attention(xq, keys, values, mask).flip(1)
+
+    model, tokens = small_model(), torch.tensor([[1, 2, 3]])
+    model.layers[0].feed_forward.w2 = Doubled(64, 48, bias=False)
+    model.layers[1].attention = Backwards(model.args)
+    model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
+    torch.testing.assert_close(accelerate(model)(tokens), model(tokens), atol=1e-5, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("choice", "arguments", "compiling", "chosen"),
-    [
-        (attention_choice, ("amx", BFLOAT, 9, LONG, True), False, "blockwise"),
-        (attention_choice, ("amx", BFLOAT, 9, LONG + 1, True), False, "fused"),
-        (attention_choice, ("native", BFLOAT, 9, LONG + 1), False, "blockwise"),
-        (attention_choice, ("amx", BFLOAT, 9, 9), False, "fused"),
-        (attention_choice, ("emulated", BFLOAT, 9, 9, True), False, "fused"),
-        (attention_choice, ("native", BFLOAT, 1, 9), False, "fused"),
-        (attention_choice, ("native", BFLOAT, 1, 9), True, "elementwise"),
-        (attention_choice, ("emulated", FLOAT, 1, 9), True, "elementwise"),
-        (attention_choice, ("native", FLOAT, 9, 9, True), False, "fused"),
-        (linear_choice, ("emulated", FLOAT, SLICED), True, "slices"),
-        (linear_choice, ("emulated", FLOAT, SLICED + 1), False, "F.linear"),
-        (linear_choice, ("native", FLOAT, SLICED), False, "slices"),
-        (linear_choice, ("native", FLOAT, 1), False, "mv in slices"),
-        (linear_choice, ("amx", FLOAT, SLICED), False, "F.linear"),
-        (linear_choice, ("avx512", FLOAT, SLICED), False, "F.linear"),
-        (linear_choice, ("native", FLOAT, 1), True, "elementwise"),
-        (linear_choice, ("native", FLOAT, 1, 999_000), True, "mv"),
-        (linear_choice, ("native", BFLOAT, 1), False, "F.linear"),
-        (linear_choice, ("amx", BFLOAT, 1), False, "mv"),
-        (linear_choice, ("amx", BFLOAT, 2), True, "F.linear"),
-        (linear_choice, ("emulated", BFLOAT, 1), False, "mv"),
-        (linear_choice, ("avx512", BFLOAT, 1), False, "mv"),
-        (linear_choice, ("avx512", FLOAT, 1), True, "F.linear"),
-        (linear_choice, ("avx512", FLOAT, 1, 999_000), True, "mv"),
-        (int8_choice, ("native", 64, 1), True, "elementwise"),  # the compiler has wide instructions for it
-        (int8_choice, ("emulated", 64, 1), True, "packed"),  # it has none
-        (int8_choice, ("native", 65, 1), True, "elementwise"),  # PyTorch's product cannot take it
-        (int8_choice, ("native", 64, 1, 8), True, "dequantized"),  # the others cannot take groups
-        (int8_choice, ("emulated", 40, 1), True, "dequantized"),
-        (int8_choice, ("native", 64, PACKED), False, "packed"),
-        (int8_choice, ("native", 64, PACKED + 1), False, "dequantized"),
-    ],
-)
-def test_which_way_is_chosen(monkeypatch, choice, arguments, compiling, chosen):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[arguments[0]])
-    monkeypatch.setattr(torch.compiler, "is_compiling", lambda: compiling)
-    assert choice(*arguments) == chosen
+def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_processor(monkeypatch, small_args):
+    """The same operations for each processor, on the meta device, and none of them with `enable_gqa`."""
+    calls = []
+
+    class Recorder(torch.overrides.TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            calls.append(function.__name__)
+            assert not (kwargs or {}).get("enable_gqa"), "CUDA has it only in its slowest kernel, if there is a mask"
+            return function(*args, **kwargs or {})
+
+    found = set()
+    for processor in PROCESSORS.values():
+        monkeypatch.setattr(kernels, "CPU", processor)
+        for dtype in (torch.float32, torch.bfloat16):
+            with torch.device("meta"):
+                model = accelerate(Transformer(small_args()).to(dtype))
+                cache, tokens = KVCache(model.args, 2, dtype=dtype), torch.ones(2, 3, dtype=torch.int64)
+                calls.clear()
+                with Recorder():
+                    for start_pos in (0, 3):
+                        model(tokens, start_pos, cache)
+                    model(tokens[:, :1], 6, cache)
+        found.add(tuple(calls))
+    assert len(found) == 1
+    assert not {"bmm", "mv", "matmul", "__matmul__", "mm"} & {*calls}
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
@@ -134,7 +170,7 @@ def test_which_way_is_chosen(monkeypatch, choice, arguments, compiling, chosen):
 def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_TRAINING_KEYS + 1,) * 2):
+    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_KEPT_KEYS + 1,) * 2):
         q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
         found = kernels.attend(q.requires_grad_(training), k, v)
         torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
@@ -143,7 +179,7 @@ def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch,
 def test_scores_of_large_numbers_do_not_overflow_in_bfloat16():
     for way, T, S in every_attention((6, 6), (1, 6)):
         q, k, v = (300 * t for t in queries_keys_values(1, 2, 1, T, S, torch.bfloat16))
-        assert kernels.ATTENTION[way](q, k, v, None).isfinite().all()
+        assert ATTENTION[way](q, k, v, None).isfinite().all()
 
 
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]
@@ -160,9 +196,11 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
     for shape in SHAPES:
         x = torch.randn(shape).to(dtype)
         expected = F.linear(x.double(), weight.double()).to(dtype)
-        one_row = ("mv", "mv in slices", "elementwise")
+        one_row = ("mv", "mv in slices")
         ways = {name: way for name, way in kernels.LINEAR.items() if name not in one_row or x.numel() == 24}
-        ways |= {"chosen": kernels.linear, "compiled": torch.compile(kernels.linear, backend="eager")}
+        ways["chosen"] = kernels.linear
+        if len(shape) == 3 and shape[1] == 1:
+            ways["compiled"] = network.linear
         for name, way in ways.items():
             found = way(x, weight)
             assert found.shape == expected.shape, (name, shape)
@@ -175,7 +213,7 @@ def test_sums_of_eight_bit_products_do_not_overflow_in_float16():
     weight, scales = torch.full((2, 1024), 127, dtype=torch.int8), torch.full((2, 1), 1e-3)
     x = torch.ones(20, 1024, dtype=torch.float16)
     torch.testing.assert_close(
-        kernels.int8_linear(x, weight, scales), torch.full((20, 2), 130.0).half(), rtol=1e-2, atol=0
+        int8.int8_linear(x, weight, scales), torch.full((20, 2), 130.0).half(), rtol=1e-2, atol=0
     )
 
 
@@ -187,13 +225,10 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
     for rows in (1, 3, 20):
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(rows, 1, columns).to(dtype)
-            expected = x.float() @ kernels.dequantize(weight, scales, torch.float32).T
-            ways = {"dequantized": kernels.int8_dequantized, "chosen": kernels.int8_linear}
-            ways["chosen, compiled"] = torch.compile(kernels.int8_linear, backend="eager")
+            expected = x.float() @ Quantized(weight, scales).dequantize(torch.float32).T
+            ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": network.int8_linear}
             if group is None and columns != 40:  # PyTorch's product cannot take a row of 40 numbers
-                ways["packed"] = kernels.int8_packed
-            if rows == 1 and group is None:
-                ways["elementwise"] = kernels.int8_elementwise
+                ways["packed"] = int8.packed
             for name, way in ways.items():
                 found = way(x, weight, scales)
                 assert found.dtype == dtype
@@ -202,8 +237,8 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
 
 @pytest.mark.parametrize("offset", [1, 15, 31])
 def test_a_tensor_at_another_address_is_copied_to_an_aligned_one(offset):
-    memory = kernels.aligned(torch.arange(128, dtype=torch.uint8), 32)
-    assert kernels.aligned(memory[32:], 32).data_ptr() == memory.data_ptr() + 32, "an aligned one is not copied"
-    moved = kernels.aligned(memory[offset:], 32)
+    memory = int8.aligned(torch.arange(128, dtype=torch.uint8), 32)
+    assert int8.aligned(memory[32:], 32).data_ptr() == memory.data_ptr() + 32, "an aligned one is not copied"
+    moved = int8.aligned(memory[offset:], 32)
     assert moved.data_ptr() % 32 == 0
     assert torch.equal(moved, memory[offset:])

@@ -10,6 +10,7 @@ from study_models import random_model
 from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
+from model.kernels import accelerate
 from model.weights import load_model, save_model
 from study.positions import SCALINGS, SCHEMES, build_scheme, with_more_positions
 from study.positions.encodings import t5_buckets
@@ -62,7 +63,7 @@ def test_save_model_writes_the_class_name_and_only_that_class_loads_it(model, to
     if type(model) is not Transformer:
         with pytest.raises(ValueError, match=type(model).__name__):
             load_model(tmp_path)
-    assert torch.equal(load_model(tmp_path, network=type(model))(tokens), model.eval()(tokens))
+    assert torch.equal(load_model(tmp_path, network=type(model))(tokens), accelerate(model.eval())(tokens))
 
 
 @torch.no_grad()
