@@ -17,7 +17,6 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.attention.bias import causal_lower_right
 
 from .attention import Attention
 from .transformer import Transformer
@@ -254,6 +253,8 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     if mask is not None:
         mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
     elif q.is_cuda:  # `is_causal` would align the mask to the first key, not to the last
+        from torch.nn.attention.bias import causal_lower_right  # here, because it imports the compiler: two seconds
+
         mask = causal_lower_right(T, S)  # no tensor, so that the fastest kernel takes it
     else:
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
