@@ -4,6 +4,7 @@ A token that a filter excludes gets the logit -inf. Every filter keeps at least 
 combined in any order; ``apply_filters`` uses the customary order.
 """
 
+import math
 import random
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -63,8 +64,11 @@ def keep_likeliest(scores: Tensor, smallest: Tensor, count: Tensor | int) -> Ten
 
     Of the tokens that tie with the smallest, those with the lowest ids are kept, so that one token is that of argmax.
     """
-    larger, ties = scores > smallest, scores == smallest
-    return larger | (ties & (ties.cumsum(-1) <= count - larger.sum(-1, keepdim=True)))
+    kept = scores >= smallest
+    if (kept.sum(-1, keepdim=True) > count).any():  # rare: only now number the tokens that tie, which is slow
+        larger, ties = scores > smallest, scores == smallest
+        kept = larger | (ties & (ties.cumsum(-1) <= count - larger.sum(-1, keepdim=True)))
+    return kept
 
 
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
@@ -163,7 +167,7 @@ class Sampler:
         allowed, because it excludes a token, but not for all tokens of a row.
         """
         original = logits = logits.cpu().float()
-        if not logits.amax(-1).isfinite().all():  # the maximum of a row is NaN if any logit in it is
+        if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )

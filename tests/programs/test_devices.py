@@ -5,6 +5,7 @@ The rules are those of Apple GPUs, which have no 64-bit floating point, and of a
 memory that may be gone, and each result that the CPU waits for leaves the device idle.
 """
 
+import dataclasses
 import importlib
 import itertools
 from collections.abc import Iterator
@@ -12,12 +13,17 @@ from importlib.resources import files
 
 import pytest
 import torch
+from letters import LETTERS
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
-from model import Transformer
+from model import Transformer, generate
+from model.decoding.conversation import Conversation
+from model.decoding.network import for_decoding
+from model.decoding.samples import Speed
+from model.decoding.sampling import Sampling
 from model.decoding.scoring import Document, score_documents
 from model.training.config import TrainArgs
 from model.training.trainer import Trainer
@@ -118,7 +124,7 @@ def test_a_training_step_waits_once(device, settings):
         assert device.waits == 1
 
 
-@pytest.mark.parametrize("scheme", sorted(SCHEMES.keys() - {"learnable"}))
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
 def test_every_encoding_trains(device, scheme):
     trainer(scheme).step(1.0)
 
@@ -133,3 +139,35 @@ def test_evaluation_waits_once_a_batch(device):
     model = Transformer(ARGS).to(DEVICE)
     score_documents(model, [Document([1, 2, 3, 4, 5], 4, "")] * 6, batch_size=2)
     assert device.waits == 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    ("prompts", "options"),
+    [
+        ([[1, 2, 3], [4]], {}),
+        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.1}),
+        ([[1, 2, 3]], {"temperature": 0.8, "endless": True}),
+    ],
+    ids=["greedy", "sampled", "endless"],
+)
+def test_a_token_waits_once(device, dtype, prompts, options):
+    model = Transformer(ARGS).to(DEVICE, dtype)
+    count = 3 * ARGS.max_seq_len if "endless" in options else 5
+    for _ in generate(model, prompts, count, **options):
+        assert device.waits == 1
+        device.waits = 0
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_every_encoding_generates(device, scheme):
+    assert len(list(generate(build_scheme(ARGS, scheme).to(DEVICE), [[1, 2, 3]], 5, temperature=0.8))) == 5
+
+
+def test_a_turn_of_a_conversation_waits_once_a_token(device):
+    network = for_decoding(Transformer(dataclasses.replace(ARGS, vocab_size=LETTERS.vocab_size)).to(DEVICE))
+    conversation = Conversation(network, LETTERS, Sampling(0.8), Speed())
+    for line in ("a", "b"):
+        for _ in conversation.turn(line, 3 * ARGS.max_seq_len, []):
+            assert device.waits == 1
+            device.waits = 0
