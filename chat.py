@@ -29,12 +29,12 @@ from model.decoding.options import (
 from model.decoding.samples import Speed
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
-from model.ranges import Range, raise_problems, range_problems
+from model.ranges import Range
 
 
 @dataclass(frozen=True)
-class Options:
-    """Length of the answers and of the context."""
+class Options(ModelOptions):
+    """Conversation and model."""
 
     max_new_tokens: Annotated[int, "length of an answer at most", Range(1)] = 256
     context: Annotated[
@@ -44,25 +44,21 @@ class Options:
     ] = None
     compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
 
-    def __post_init__(self) -> None:
-        raise_problems(range_problems(self))
-
 
 def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
-    model_options = ModelOptions(**read_flags(flags, ModelOptions))
-    device = pick_device(model_options.device)
+    device = pick_device(options.device)
     checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
-    dtype = pick_dtype(model_options.dtype, device, checkpoint.dtype)
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     sampling = read_sampling(checkpoint.path, read_flags(flags, Sampling))
-    tokenizer = checkpoint.tokenizer(model_options.tokenizer)
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
     chat = None  # without a template, the model continues the user's lines
     if find_template(checkpoint.path)[1] is not None or flags.system is not None or flags.template_var:
         chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
 
     with explain_out_of_memory("give a smaller model, or lower --context", device):
-        model = load_network(checkpoint, model_options, device, dtype)
+        model = load_network(checkpoint, options, device, dtype)
         choose_threads(device, sum(weight.numel() for weight in model.state_dict().values()))
         context = options.context or context_that_fits(checkpoint.args, dtype, device)
         speed = Speed()
@@ -78,7 +74,7 @@ def parse_flags() -> argparse.Namespace:
     parser = Parser("--system", prog="chat.py", description="Chat with a model in the terminal; /help lists commands.")
     add_model(parser)
     add_text_flags(parser)
-    add_flags(parser, Sampling, Options, ModelOptions)
+    add_flags(parser, Sampling, Options)
     return parser.parse_args()
 
 

@@ -11,8 +11,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import numpy as np
 from tqdm import tqdm
@@ -26,9 +25,10 @@ from model.cli import (
     read_flags,
     run_script,
 )
-from model.cli.machine import DeviceName, pick_device, pick_dtype
+from model.cli.machine import pick_device, pick_dtype
+from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
-from model.ranges import Range, raise_problems, range_problems
+from model.ranges import Range
 from model.text.separators import recognize
 from model.text.dataset import Dataset
 from model.text.sources import Documents, is_pipe, is_url, open_documents
@@ -36,13 +36,12 @@ from model.text.token_cache import download_path
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
 from model.training.run_text import read_run_data_args, read_run_dataset
-from model.weights import find_network, open_checkpoint
-from model.weights.checkpoint import Checkpoint, newest_run
+from model.weights import Checkpoint
 
 
 @dataclass(frozen=True)
-class Options:
-    """Text, model, device and dtype."""
+class Options(ModelOptions):
+    """Text and model."""
 
     data: Annotated[
         tuple[str, ...],
@@ -58,19 +57,12 @@ class Options:
         int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)", Range(1)
     ] = None
     batch_size: Annotated[int, "windows scored at the same time", Range(1)] = 8
-    network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
-    tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     json: Annotated[
         bool, "print JSON lines instead of a table: one per document, one per file if there are several, the total"
     ] = False
-    dtype: Annotated[
-        Literal["auto", "float32", "bfloat16", "float16", "int8"],
-        "dtype of the weights; auto: as stored if the device multiplies it natively, else float32",
-    ] = "auto"
-    device: DeviceName = "auto"
 
     def __post_init__(self) -> None:
-        raise_problems(range_problems(self))
+        super().__post_init__()
         if self.tokenizer and not self.data:
             raise ValueError("tokenizer cannot be used with the run's validation text: add --data")
 
@@ -78,7 +70,7 @@ class Options:
 def main() -> None:
     flags, options = parse_flags()
     device = pick_device(options.device)
-    checkpoint = open_checkpoint(flags.model or newest_run())  # reads no weights yet, so that mistakes are found first
+    checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
     run_data = read_run_data_args(checkpoint.path)  # None if the model is not a run
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     if options.data:
@@ -86,10 +78,9 @@ def main() -> None:
     else:
         documents = validation_text(checkpoint, run_data, tokenizer)
 
-    variant = find_network(options.network) if options.network else None
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
-        model = checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+        model = load_network(checkpoint, options, device, dtype)
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             scores = score_documents(model, documents, options.stride, options.batch_size, bar.update)
     if not scores:
@@ -103,9 +94,7 @@ def main() -> None:
 
 def parse_flags() -> tuple[argparse.Namespace, Options]:
     parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
-    parser.add_argument(
-        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
-    )
+    add_model(parser)
     add_flags(parser, Options)
     flags = parser.parse_args()
     return flags, Options(**read_flags(flags, Options))

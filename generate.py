@@ -37,7 +37,7 @@ from model.decoding.options import (
 from model.decoding.prompts import Prompt, read_texts
 from model.decoding.samples import Sample, Speed, complete
 from model.decoding.sampling import Sampling
-from model.ranges import Range, raise_problems, range_problems
+from model.ranges import Range
 from model.text.tokenizer import Tokenizer
 from model.training.config import read_run_settings
 from model.weights import Checkpoint
@@ -48,8 +48,8 @@ MEMORY_ADVICE = "give a smaller model, or lower --max_new_tokens or --batch_size
 
 
 @dataclass(frozen=True)
-class Options:
-    """Length, number and form of the texts."""
+class Options(ModelOptions):
+    """Texts and model."""
 
     max_new_tokens: Annotated[
         int | None, "length of the continuation (default: 256, or what the context allows)", Range(1)
@@ -66,7 +66,7 @@ class Options:
     compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
 
     def __post_init__(self) -> None:
-        raise_problems(range_problems(self))
+        super().__post_init__()
         if self.logprobs and not self.jsonl:
             raise ValueError("logprobs are printed in JSON objects: add --jsonl")
 
@@ -74,12 +74,11 @@ class Options:
 def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
-    model_options = ModelOptions(**read_flags(flags, ModelOptions))
-    device = pick_device(model_options.device)
+    device = pick_device(options.device)
     checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
-    args, dtype = checkpoint.args, pick_dtype(model_options.dtype, device, checkpoint.dtype)
+    args, dtype = checkpoint.args, pick_dtype(options.dtype, device, checkpoint.dtype)
     sampling = read_sampling(checkpoint.path, read_flags(flags, Sampling))
-    tokenizer = checkpoint.tokenizer(model_options.tokenizer)
+    tokenizer = checkpoint.tokenizer(options.tokenizer)
     prompts = read_prompts(flags, options, checkpoint, tokenizer)
     if options.ignore_eos:
         tokenizer.eos_ids = ()
@@ -96,7 +95,7 @@ def main() -> None:
         check_memory(memory_needed(args, rows, tokens, dtype), purpose, MEMORY_ADVICE)
 
     with explain_out_of_memory(MEMORY_ADVICE, device):
-        model = load_network(checkpoint, model_options, device, dtype)
+        model = load_network(checkpoint, options, device, dtype)
         choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
         network = for_decoding(model, options.compile)
         samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
@@ -127,7 +126,7 @@ def parse_flags() -> argparse.Namespace:
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=prompt_help)
     parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="file with one prompt per line")
     add_text_flags(parser)
-    add_flags(parser, Sampling, Options, ModelOptions)
+    add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
     if flags.model and " " in str(flags.model) and not os.path.exists(flags.model):  # probably a prompt
         raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")

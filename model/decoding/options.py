@@ -21,7 +21,7 @@ from .sampling import Sampling
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Model, device and dtype."""
+    """Model, device and dtype: the base of a program's own options."""
 
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
