@@ -52,6 +52,9 @@ class HFTokenizer:
             base = self._model.get_vocab(with_added_tokens=False)
             self.base_vocab_size = max(base.values()) + 1  # without added tokens
             self._add_tokens(settings, added)
+            self._model.encode_special_tokens = (
+                settings.get("split_special_tokens") is True
+            )  # as text, if they are in it
             self.vocab_size = max(self._model.get_vocab().values()) + 1
             self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
             pieces = self._model.encode("a", add_special_tokens=False)
@@ -231,6 +234,7 @@ def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config["add_prefix_space"] = adds_space  # llama.cpp's converter assumes true if it is missing
+    config["split_special_tokens"] = True  # "<s>" in a text stays text, as in ``SentencePieceTokenizer.encode``
     config |= {name: pieces[i].text for name, i in names.items() if i >= 0}
     bos = pieces[model.bos_id()].text
     added = []

@@ -6,6 +6,7 @@ A directory has config.json, and its weights in model.safetensors or in several 
 import difflib
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -90,6 +91,14 @@ class Checkpoint(Weights):
         self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
         self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
         check_context(self.args, path)
+        scaling = self.args.rope_scaling
+        extended = int(scaling.factor * scaling.original_max_seq_len) if scaling and scaling.type == "yarn" else 0
+        if extended > self.args.max_seq_len:  # as after Qwen's recipe, which only adds rope_scaling
+            warnings.warn(
+                f"YaRN extends the context of {path} to {extended}, but max_position_embeddings is "
+                f"{self.args.max_seq_len}: raise it in config.json to use more",
+                stacklevel=2,
+            )
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""

@@ -1,7 +1,8 @@
-"""config.json of a Hugging Face model <-> ModelArgs. A setting that the network does not support is an error.
+"""config.json of a Hugging Face model <-> ModelArgs.
 
-Four families are read: Llama, Mistral, Qwen2 and Qwen3. RoPE's base and scaling are in ``rope_theta`` and
-``rope_scaling`` in older files, in ``rope_parameters`` in newer ones, or in both.
+Four families are read: Llama, Mistral, Qwen2 and Qwen3. ``READ``, ``REFUSED`` and ``NEUTRAL`` say what becomes of each
+setting of their files; one that they do not have is refused by name. Where a file may have one setting in two places,
+both are read, and a contradiction is refused.
 """
 
 import dataclasses
@@ -34,16 +35,65 @@ FAMILIES: dict[str, dict[str, bool]] = {
     "qwen2": {"use_sliding_window": False},
     "qwen3": {"attention_bias": False, "use_sliding_window": False},
 }
-DEFAULT_WINDOW = 4096  # of transformers, if a model with a sliding window does not say how wide it is
-
-# Settings that files of these families have and this network does not support, with the values that change nothing.
-UNSUPPORTED: dict[str, tuple[Any, ...]] = {
-    "attention_bias": (None, False),  # of all four projections; Qwen2 has its own of three without naming them
-    "mlp_bias": (None, False),
-    "hidden_act": (None, "silu", "swish"),
-    "quantization_config": (None,),
-    "auto_map": (None,),  # the model's own code
+# What transformers takes for a setting that is missing. Any other is computed from the rest, or is false.
+COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
+DEFAULTS: dict[str, dict[str, Any]] = {
+    "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
+    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
+    "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
+
+# What becomes of each setting: it is read, or refused except for the values listed here, or changes no result. null is
+# the same as a missing setting.
+READ = frozenset(
+    {*NAMES, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
+    | {"rope_theta", "rope_scaling", "rope_parameters", "qkv_bias", "qk_norm"}
+    | {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
+    | {"bos_token_id", "eos_token_id"}  # by tokenizers.py
+)
+REFUSED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("silu", "swish"),
+    "activation": ("silu", "swiglu"),  # Falcon3's second name of hidden_act
+    "attention_bias": (False,),  # of all four projections; Qwen2 has its own of three without naming them
+    "mlp_bias": (False,),
+    "bias": (False,),
+    "partial_rotary_factor": (1,),
+    "rope_interleaved": (False,),
+    "use_mrope": (False,),
+    "is_encoder_decoder": (False,),
+    "is_decoder": (False,),
+    "add_cross_attention": (False,),
+    "tie_encoder_decoder": (False,),
+    "chunk_size_feed_forward": (0,),
+    "pruned_heads": ({},),
+    "quantization_config": (),
+    "compression_config": (),
+    "auto_map": ({},),  # the model's own code
+}
+TRAINING = """
+attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop
+gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range neftune_noise_alpha pretraining_tp
+resid_pdrop
+"""  # for training
+FILE = """
+_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _from_model_config
+_name_or_path architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label
+is_llama_config label2id model_name name_or_path num_labels output_attentions output_hidden_states prefix
+problem_type return_dict task_specific_params tf_legacy_loss torch_dtype torchscript transformers.js_config
+transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2
+use_flash_attn
+"""  # about the file, the programs that wrote it, and those that run it
+TOKENIZER = """
+cross_attention_hidden_size decoder_start_token_id max_sequence_length model_max_length pad_token_id sep_token_id
+seq_length tokenizer_class unk_token_id
+"""  # of the tokenizer, and of the encoder of other models
+GENERATION = """
+bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
+exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens
+min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
+repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+"""  # for generation by transformers, in old files
+NEUTRAL = frozenset((TRAINING + FILE + TOKENIZER + GENERATION).split())
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -57,25 +107,41 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
         raise ValueError(
             f"model_type is {reprlib.repr(model_type)}: supported are {supported}; others have another network"
         )
-    for name, neutral in UNSUPPORTED.items():
-        if config.get(name) not in neutral:
-            raise ValueError(
-                f"{name} is {reprlib.repr(config[name])}: this network does not support it and would give wrong results"
-            )
+    check_settings(config)
     missing = [name for name in REQUIRED if name not in config]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
+    config = COMMON_DEFAULTS | DEFAULTS.get(str(model_type), {}) | dict(config)
     theta, scaling = rope_from(config)
-    named = {ours: config[theirs] for theirs, ours in NAMES.items() if theirs in config}
-    named.setdefault("norm_eps", 1e-6)  # the format's default
     return ModelArgs(
-        **named,
+        **{ours: config[theirs] for theirs, ours in NAMES.items() if theirs in config},
         max_seq_len=_context(config),
         rope_theta=theta,
         rope_scaling=scaling,
         qkv_bias=config.get("qkv_bias", model_type == "qwen2"),
         qk_norm=config.get("qk_norm", model_type == "qwen3"),
     )
+
+
+def check_settings(config: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first setting that is refused or unknown."""
+    for name, value in config.items():
+        if name in READ or name in NEUTRAL or value is None:
+            continue
+        if name not in REFUSED:
+            raise ValueError(
+                f"{reprlib.repr(name)} is {reprlib.repr(value)}: whether this setting changes the results is not "
+                "known here; if it does not, remove it from the file"
+            )
+        if value not in REFUSED[name]:
+            if name == "auto_map":
+                raise ValueError(
+                    "auto_map names code of the model's own, which is not run: without auto_map in the file it is read "
+                    f"as a plain {config['model_type']}"
+                )
+            raise ValueError(
+                f"{name} is {reprlib.repr(value)}: this network does not support it and would give wrong results"
+            )
 
 
 def subclass_in(config: Mapping[str, Any]) -> str | None:
@@ -86,16 +152,32 @@ def subclass_in(config: Mapping[str, Any]) -> str | None:
 
 def _context(config: Mapping[str, Any]) -> int:
     """The most positions that the model can see, at most its sliding window: this network attends to all of them."""
-    context = config.get("max_position_embeddings", 2048)  # the default of Llama's format
-    has_window = config["model_type"] == "mistral" or config.get("use_sliding_window")
-    window = config.get("sliding_window", DEFAULT_WINDOW) if has_window else None
+    context = cast(int, config["max_position_embeddings"])
+    window = _window(config)
     if window is None or window >= context:
-        return cast(int, context)
+        return context
     warnings.warn(
         f"each token of this model sees a sliding window of {window} tokens: the context is {window}, not {context}",
         stacklevel=2,
     )
     return cast(int, window)
+
+
+def _window(config: Mapping[str, Any]) -> Any:
+    """The width of the sliding window if any layer has one, else None."""
+    layer_types = config.get("layer_types")
+    if config["model_type"] == "mistral":  # all layers, whatever layer_types says
+        return config.get("sliding_window")
+    has_window = config["model_type"] != "llama" and config.get("use_sliding_window")
+    if layer_types is not None and any(kind != "full_attention" for kind in layer_types):
+        if not has_window or any(kind not in ("full_attention", "sliding_attention") for kind in layer_types):
+            raise ValueError(
+                f"layer_types has {reprlib.repr(sorted(set(layer_types)))}, use_sliding_window is "
+                f"{config.get('use_sliding_window')}: these contradict each other"
+            )
+        return config.get("sliding_window")
+    slides = config.get("max_window_layers", 0) < config["num_hidden_layers"] and layer_types is None
+    return config.get("sliding_window") if has_window and slides else None
 
 
 def config_from(
@@ -158,29 +240,73 @@ ROPE_KEYS: dict[str, dict[str, str]] = {
 }
 
 
+# Keys of the table that change nothing with these values, for each type of scaling
+ROPE_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "partial_rotary_factor": (1,),
+    "truncate": (True,),  # whole indices, as in YaRN's code
+    "finetuned": (True, False),
+}
+TABLES = ("rope_parameters", "rope_scaling")  # the new and the old name of the table
+ORIGINAL = "original_max_position_embeddings"
+
+
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    table = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    if not isinstance(table, dict):
-        raise ValueError(f"RoPE's parameters are {reprlib.repr(table)}: a table is needed")
-    rope = {name: value for name, value in table.items() if value is not None}
-    theta = rope.pop("rope_theta", config.get("rope_theta", 10000.0))
-    old_type = rope.pop("type", "default")
-    rope_type = rope.pop("rope_type", old_type)
+    thetas = {"rope_theta": config.get("rope_theta")}
+    scalings = {}
+    for name in TABLES:
+        table = config.get(name) or {}
+        if not isinstance(table, dict):
+            raise ValueError(f"{name} is {reprlib.repr(table)}: a table is needed")
+        thetas[f"rope_theta of {name}"] = table.get("rope_theta")
+        if table:
+            scalings[name] = scaling_from(name, table, config)
+    theta = _only(thetas)
+    scaling, *others = scalings.values() or [None]
+    if others and others[0] != scaling:
+        raise ValueError(f"{' and '.join(TABLES)} contradict each other: remove the one that does not hold")
+    return (10000.0 if theta is None else theta), scaling
+
+
+def _only(places: Mapping[str, Any]) -> Any:
+    """The value of a setting that may be in several places, or None. Raises ValueError for a contradiction."""
+    given = [(place, value) for place, value in places.items() if value is not None]
+    if not given:
+        return None
+    first, expected = given[0]
+    for place, value in given:
+        if value != expected:
+            raise ValueError(
+                f"{first} is {reprlib.repr(expected)}, but {place} is {reprlib.repr(value)}: remove the one that does "
+                "not hold"
+            )
+    return expected
+
+
+def scaling_from(name: str, table: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
+    """The scaling in one of the tables; None for unscaled frequencies."""
+    rope = {key: value for key, value in table.items() if value is not None and key != "rope_theta"}
+    rope_type = _only({f"{key} of {name}": rope.pop(key, None) for key in ("rope_type", "type")}) or "default"
     if str(rope_type) not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {reprlib.repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
     keys = ROPE_KEYS[rope_type]
-    unknown = sorted(rope.keys() - keys.keys())
+    neutral = dict(ROPE_NEUTRAL)
+    if rope_type == "default":
+        neutral["factor"] = (1,)
+    unknown = sorted(
+        key for key, value in rope.items() if key not in (*keys, ORIGINAL) and value not in neutral.get(key, ())
+    )
     if unknown:
         raise ValueError(f"RoPE scaling {rope_type} has {', '.join(unknown)}, which this network does not support")
     if rope_type == "default":
-        return theta, None
+        return None
     if "factor" not in rope:
         raise ValueError(f"RoPE scaling {rope_type} lacks a factor: complete config.json")
-    values = {keys[name]: value for name, value in rope.items()}
-    if "original_max_position_embeddings" in keys:
-        values.setdefault("original_max_seq_len", config.get("max_position_embeddings"))
-    return theta, RopeScaling(type=cast(ScalingType, rope_type), **values)
+    values = {keys[key]: value for key, value in rope.items() if key in keys}
+    if ORIGINAL in keys:
+        original = _only({ORIGINAL: config.get(ORIGINAL), f"{ORIGINAL} of {name}": rope.get(ORIGINAL)})
+        values["original_max_seq_len"] = config["max_position_embeddings"] if original is None else original
+    return RopeScaling(type=cast(ScalingType, rope_type), **values)
 
 
 def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:

@@ -163,3 +163,27 @@ def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run)
     run("run", "hf", "--to", "hf", "--tokenizer", "run.model")
     for name in ("config.json", "generation_config.json"):
         assert json.loads(Path("hf", name).read_bytes())["eos_token_id"] == [2, 1]
+
+
+def test_a_tokenizer_json_its_ends_and_its_chat_template_survive_metas_format(source, run):
+    """Meta's format has no place for them. They are written beside it, so that they are there on the way back."""
+    pytest.importorskip("tokenizers")
+    Path("run/tokenizer.model").unlink()
+    content = json.loads(Path("run/tokenizer.json").read_bytes())
+    Path("run/tokenizer.json").write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    Path("run/chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
+    Path("run/generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": [7, 9]}', encoding="utf-8")
+    assert run("run", "meta", "--to", "meta")[0] == 0
+    assert run("meta", "back")[0] == 0
+    ours, back = load_tokenizer("run"), load_tokenizer("back", 290)
+    assert (back.bos_id, back.eos_ids) == (ours.bos_id, ours.eos_ids) == (1, (7, 9))
+    assert back.encode("the rope") == ours.encode("the rope")
+    assert Path("back/chat_template.jinja").read_bytes() == Path("run/chat_template.jinja").read_bytes()
+
+
+def test_int8_weights_keep_every_byte_on_the_way_through_a_directory(source, run):
+    assert run("run", "x.bin", "--to", "llama2c", "--version", 2)[0] == 0
+    assert run("x.bin", "y.bin", "--to", "llama2c", "--version", 2)[0] == 0
+    assert Path("y.bin").read_bytes() == Path("x.bin").read_bytes()
+    assert run("x.bin", "hf")[0] == 0
+    assert same_weights(convert.open_source(Path("x.bin")).model(), "hf")

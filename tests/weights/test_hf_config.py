@@ -46,8 +46,16 @@ def test_missing_settings_have_the_defaults_of_the_format():
         ({"rope_scaling": {"type": "linear", "factor": 2.0}}, 1e4, RopeScaling("linear", 2.0)),
         ({"rope_scaling": LLAMA3, "rope_theta": 5e5}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
         ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}}, 5e5, RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
-        ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}, "rope_scaling": YARN}, 5e5,
-         RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),  # the new spelling takes precedence
+        ({"rope_parameters": {**LLAMA3, "rope_theta": 5e5}, "rope_scaling": {**LLAMA3, "type": "llama3"}}, 5e5,
+         RopeScaling("llama3", 8.0, 8192, 1.0, 4.0)),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0}, "original_max_position_embeddings": 512}, 1e4,
+         RopeScaling("yarn", 4.0, 512)),
+        ({"rope_scaling": YARN, "original_max_position_embeddings": 1024}, 1e4, RopeScaling("yarn", 4.0, 1024)),
+        ({"rope_scaling": {**YARN, "truncate": True, "partial_rotary_factor": 1.0, "finetuned": True},
+          "partial_rotary_factor": 1}, 1e4, RopeScaling("yarn", 4.0, 1024)),
+        ({"rope_scaling": {"type": "linear", "factor": 2, "original_max_position_embeddings": 9}}, 1e4,
+         RopeScaling("linear", 2)),
+        ({"rope_scaling": {"rope_type": "default", "factor": 1.0}, "rope_parameters": {}}, 1e4, None),
         ({"rope_scaling": {**YARN, "rope_type": "yarn", "beta_slow": None}}, 1e4, RopeScaling("yarn", 4.0, 1024)),
         ({"rope_scaling": {**YARN, "beta_fast": 16, "beta_slow": 2, "attention_factor": 0.9}}, 1e4,
          RopeScaling("yarn", 4.0, 1024, 2, 16, 0.9)),
@@ -74,6 +82,26 @@ INVALID = {
     "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks a factor"),
     "factor without a type": ({"rope_scaling": {"factor": 2.0}}, "default has factor"),
     "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "yarn has truncate"),
+    "mscale": ({"rope_scaling": {**YARN, "mscale": 0.7}}, "yarn has mscale"),
+    "partial": ({"partial_rotary_factor": 0.5}, "partial_rotary_factor is 0.5"),
+    "partial in the table": ({"rope_parameters": {"partial_rotary_factor": 0.5}}, "default has partial_rotary_factor"),
+    "two tables": (
+        {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}, "rope_scaling": YARN},
+        "rope_parameters and rope_scaling contradict each other: remove",
+    ),
+    "two bases": (
+        {"rope_theta": 5e5, "rope_parameters": {"rope_theta": 1e4}},
+        "rope_theta is 500000.0, but rope_theta of rope_parameters is 10000.0: remove",
+    ),
+    "two types": ({"rope_scaling": {**YARN, "rope_type": "llama3"}}, "rope_type of rope_scaling is 'llama3', but type"),
+    "two original contexts": (
+        {"rope_scaling": YARN, "original_max_position_embeddings": 2048},
+        "original_max_position_embeddings is 2048, but original_max_position_embeddings of rope_scaling is 1024",
+    ),
+    "unknown": ({"logit_scale": 0.1}, "'logit_scale' is 0.1: whether this setting changes the results is not known"),
+    "experts": ({"num_local_experts": 8}, "'num_local_experts' is 8"),
+    "interleaved": ({"rope_interleaved": True}, "rope_interleaved is True"),
+    "layer types": ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types .* contradict"),
 }
 
 
@@ -100,7 +128,12 @@ WINDOW = {"sliding_window": 1000}
         ("mistral", WINDOW, 1000),
         ("qwen2", {**WINDOW, "use_sliding_window": False, "max_window_layers": 1}, 4096),
         ("qwen2", {**WINDOW, "use_sliding_window": True}, 1000),
+        ("qwen2", {**WINDOW, "use_sliding_window": True, "max_window_layers": 1}, 1000),
+        ("qwen2", {**WINDOW, "use_sliding_window": True, "max_window_layers": 2}, 4096),
+        ("qwen2", {**WINDOW, "use_sliding_window": True, "layer_types": ["full_attention"] * 2}, 4096),
+        ("qwen2", {**WINDOW, "use_sliding_window": True, "layer_types": ["full_attention", "sliding_attention"]}, 1000),
         ("qwen3", WINDOW, 4096),
+        ("llama", {**WINDOW, "use_sliding_window": True}, 4096),
     ],
 )
 def test_the_context_ends_at_the_sliding_window(model_type, changes, context):
@@ -110,6 +143,19 @@ def test_the_context_ends_at_the_sliding_window(model_type, changes, context):
         assert args_from_config(config).max_seq_len == context
     limited = context < config["max_position_embeddings"]
     assert [f"the context is {context}" in str(each.message) for each in caught] == [True] * limited
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def test_missing_settings_have_the_defaults_of_the_family(transformers, model_type):
+    sizes = {"hidden_size": 4096, "num_hidden_layers": 2, "num_attention_heads": 32, "intermediate_size": 64}
+    theirs = transformers.AutoConfig.for_model(model_type, **sizes)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the context of Mistral ends at its window
+        ours = args_from_config({"model_type": model_type, **sizes, "vocab_size": 100})
+    assert (ours.n_kv_heads, ours.norm_eps) == (theirs.num_key_value_heads, theirs.rms_norm_eps)
+    assert ours.head_dim == getattr(theirs, "head_dim", 4096 // 32)
+    assert ours.max_seq_len == (4096 if model_type == "mistral" else theirs.max_position_embeddings)
+    assert (ours.rope_theta, ours.tie_embeddings) == (10000.0, theirs.tie_word_embeddings)
 
 
 def test_bias_and_norm_together_are_refused_except_for_a_subclass():

@@ -1,7 +1,11 @@
 """Hugging Face directories: other layouts of the same tensors, and tensors that do not match."""
 
+import json
+import re
+
 import pytest
 import torch
+from damage import change_json
 from safetensors.torch import load_file, save_file
 
 from model.weights import load_args, load_model, open_checkpoint, save_model
@@ -68,12 +72,59 @@ def test_a_missing_one_of_several_files_is_noticed(run):
         load_args(directory)
 
 
-def test_the_stored_dtype_is_that_of_the_embedding(run):
-    rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if "embed" in n}))
+NAMES = ["model-{0:05}-of-{1:06}.safetensors", "pytorch_model-{0:05}-of-{1:05}.safetensors"]
+NAMES += ["model.safetensors-{0:05}-of-{1:05}", "part{0}.safetensors"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shards_are_those_that_the_index_lists(run, name):
+    model, directory = run
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    places = {key: name.format(1 + at % 2, 2) for at, key in enumerate(tensors)}
+    for file in set(places.values()):
+        save_file({key: tensors[key] for key in tensors if places[key] == file}, directory / file)
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}), encoding="utf-8")
+    save_file({"another": torch.ones(1)}, directory / "adapter-00001-of-00001.safetensors")
+    state = load_model(directory).state_dict()
+    assert all(torch.equal(state[key], tensor) for key, tensor in model.state_dict().items())
+    (directory / name.format(2, 2)).unlink()
+    with pytest.raises(ValueError, match=rf"{re.escape(name.format(2, 2))} is missing, but model.safetensors.index"):
+        load_args(directory)
+    for wrong in (None, [], {"a": 1}, {"a": "../a.safetensors"}, {"a": "/dev/zero"}):
+        index.write_text(json.dumps({"weight_map": wrong}), encoding="utf-8")
+        with pytest.raises(ValueError, match="has no weight_map from tensors to files"):
+            load_args(directory)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_model_of_several_dtypes_is_loaded_in_that_of_its_embedding(run, int8):
+    """As DeepSeek's, whose norms are in float32."""
+    rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if w.ndim > 1}))
     assert open_checkpoint(run[1]).dtype == torch.bfloat16
+    model = load_model(run[1], dtype="stored", int8=int8)
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert model(torch.randint(37, (1, 5))).isfinite().all()
+    exact = load_model(run[1])
+    assert torch.equal(exact.norm.weight, run[0].norm.weight), "float32 keeps all of them"
+
+
+def test_a_base_model_without_an_output_matrix_is_named_as_such(run):
+    rewrite(run[1], lambda t: t.update({n.removeprefix("model."): t.pop(n) for n in list(t)}))
+    with pytest.raises(ValueError, match=r"run has the weights of a base model, without an output matrix"):
+        load_args(run[1])
 
 
 def test_a_directory_with_only_a_pickle_is_an_error(run):
     (run[1] / "model.safetensors").rename(run[1] / "pytorch_model.bin")
     with pytest.raises(ValueError, match=r"only pytorch_model\.bin, a pickle"):
         load_args(run[1])
+
+
+def test_a_warning_says_which_setting_limits_a_context_extended_by_yarn(run):
+    _, directory = run
+    table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 24}
+    change_json(directory / "config.json", rope_scaling=table)
+    with pytest.warns(UserWarning, match="to 96, but max_position_embeddings is 24: raise it in config.json"):
+        load_args(directory)
