@@ -1,17 +1,16 @@
-"""Check the reader's functions: measure what they do, and name the mistake that a measurement shows.
+"""Check the reader's functions: find the wrong version of mistakes.txt that gives the same results, and name it.
 
-process.py       runs each function in a process of its own, within limits
-reader.py        loads the reader's files
-judge.py         the verdict on one function
-calls.py         calls of the reader's functions, their exceptions, and the order of their arguments
-table.py, reshape.py, rotation.py, mask.py, cache.py, attention.py
-                 measure one function each, stage by stage: a stage that is wrong ends what depends on it
-forms.py         the forms of a rotation table, and what the measurements share
-verdict.py       a measurement that differs from the expected one, and the text of a verdict
-faults.toml      the mistakes that have a name: the name, why it is wrong, and the step of docs/rope.md about it
+process.py     runs the functions in a process of their own, within limits
+reader.py      loads the reader's files
+calls.py       calls of the reader's functions, their exceptions, and the order of their arguments
+probes.py      the calls by which functions are compared, and the forms in which tables and results may be written
+mistakes.txt   right functions, and below each line what is written there by mistake, with a name and why it is wrong
+mistakes.py    reads and runs them
+judge.py       compares, and finds the first number that differs
+rotation.py    what a rotation does to a pair, as algebra
+verdict.py     the text
 
-A right function passes all measurements, however it is written. What a wrong one does is shown as a measurement beside
-the expected value, with a name if the measurement shows a common mistake.
+A right function is right however it is written, because only results are compared.
 """
 
 import math
@@ -21,14 +20,14 @@ from typing import Annotated
 
 from ..topic import Report
 from .process import judge_files
-from .verdict import FUNCTIONS, GOOD
+from .verdict import STEPS
 
 
 def check(
     file: Annotated[
         Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"
     ] = None,
-    hint: Annotated[bool, "show only what was measured and what was expected, without the name of the mistake"] = False,
+    hint: Annotated[bool, "show what differs, without the name of the mistake"] = False,
     seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0,
 ) -> Report:
     """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
@@ -44,17 +43,17 @@ def check(
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds is {seconds:g}: give a number above 0")
     verdicts = judge_files(python_files(file), seconds)
-    judged = [verdict.function for verdict in verdicts if verdict.function in FUNCTIONS]
+    judged = [verdict.function for verdict in verdicts if verdict.function in STEPS]
     if not judged:
         problems = [verdict.problem for verdict in verdicts if verdict.problem]
-        names = ", ".join(FUNCTIONS)
+        names = ", ".join(STEPS)
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
         raise ValueError((problems or [nothing])[0])
     lines = [line for verdict in verdicts for line in verdict.lines(hint)]
-    absent = [name for name in FUNCTIONS if name not in judged]
+    absent = [name for name in STEPS if name not in judged]
     if absent:
         lines.append(f"not found: {', '.join(absent)}")
-    is_good = all(verdict.outcome in GOOD for verdict in verdicts)
+    is_good = all(verdict.is_good for verdict in verdicts)
     return Report(["\n".join(lines)], code=int(not is_good))
 
 

@@ -1,4 +1,4 @@
-"""Calls of the reader's functions: values, exceptions in one line, overwritten arguments, and their order."""
+"""Calls of the reader's functions, and their exceptions in one line."""
 
 import inspect
 import traceback
@@ -9,76 +9,45 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .verdict import Finding
-
-
-class Raised(Exception):
-    """The reader's code raised an exception; the message describes it in one line."""
-
-    def __init__(self, problem: str, error: BaseException) -> None:
-        super().__init__(problem)
-        self.error = error
-
-
-class Unwritten(Exception):
-    """The reader's code raised NotImplementedError, as in the exercise files."""
+from .probes import Raised, Unwritten
 
 
 class Caller:
-    """Calls one function of the reader with copies of the arguments ``names``, in the order of its signature."""
+    """Calls a function of the reader with the arguments ``names``, in the order of its signature.
+
+    An argument None is left out. If the function takes cosines and sines as two arguments, a tuple is unpacked.
+    """
 
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
-        roles = [role_of(each.name, names) for each in parameters(function)][: len(names)]
+        found = parameters(function)
+        roles = [role_of(each.name, names) for each in found][: len(names)]
         # If the parameters' names do not say their order, it is that of ``names``.
         self.order = [names.index(role) for role in (roles if sorted(roles) == sorted(names) else names)]
-        required = [each for each in parameters(function) if each.default is each.empty]
-        self.unpacks = len(required) > len(names)  # cosines and sines are two arguments
+        self.unpacks = sum(each.default is each.empty for each in found) > len(names)
         self.overwritten: list[str] = []  # arguments that a call has changed
 
     def __call__(self, *given: Any) -> Any:
-        """The returned value. Raises Raised, or Unwritten if the code does not exist yet."""
+        """The value returned for copies of the arguments. Raises Raised, or Unwritten if there is no code yet."""
         copies = copied(given)
         try:
-            arguments = [copies[place] for place in self.order if place < len(given)]
+            arguments = [copies[place] for place in self.order if place < len(given) and given[place] is not None]
             if self.unpacks:
                 arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
             value = copied(self.function(*arguments))  # a copy, because later calls may overwrite a returned tensor
         except BaseException as error:  # SystemExit too
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
-            raise Raised(describe(error, self.path, zip(self.names, given)), error) from error
+            raise Raised(describe(error, self.path, zip(self.names, given))) from error
         for name, x, copy in zip(self.names, given, copies):
-            pairs = zip(tensors_of(x), tensors_of(copy), strict=True)
-            if name not in self.overwritten and not all(torch.equal(*pair) for pair in pairs):
+            if not all(torch.equal(*pair) for pair in zip(tensors_of(x), tensors_of(copy))):
                 self.overwritten.append(name)
         return value
 
-    def attempt(self, *given: Any) -> Any:
-        """The returned value, or the Raised."""
-        try:
-            return self(*given)
-        except Raised as raised:
-            return raised
-
-    def of(self, function: Callable[..., Any], names: Sequence[str]) -> "Caller":
-        """A caller of another function of the same file. What that overwrites is recorded here."""
-        other = Caller(function, names, self.path)
-        other.overwritten = self.overwritten
-        return other
-
-    def order_finding(self) -> list[Finding]:
-        """A finding if the signature has the arguments in another order than the callers."""
-        if self.order == sorted(self.order):
-            return []
-        sentence = f"The order of the arguments of {getattr(self.function, '__name__', 'the function')}"
-        yours, expected = ", ".join(inspect.signature(self.function).parameters), ", ".join(self.names)
-        return [Finding(sentence, f"({yours})", f"({expected})", "ORDER")]
-
-    def overwritten_finding(self) -> list[Finding]:
-        if not self.overwritten:
-            return []
-        return [Finding("Overwritten arguments", ", ".join(self.overwritten), "none", "CHANGED")]
+    def other_order(self) -> str:
+        """The parameters, if they have another order than the callers' arguments."""
+        is_other = self.order != sorted(self.order)
+        return ", ".join(inspect.signature(self.function).parameters) if is_other else ""
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -127,28 +96,18 @@ def kind(value: Any) -> str:
         return str(tuple(value.shape))
     if isinstance(value, tuple | list) and value:
         return " and ".join(map(kind, value)) if len(value) < 4 else f"{type(value).__name__} of {len(value)}"
-    return str(value) if isinstance(value, int | float) else type(value).__name__
-
-
-def pair_fault(value: Any) -> str:
-    """The fault of a result that is not two tensors; empty if it is."""
-    if isinstance(value, tuple | list) and len(value) == 2 and all(map(torch.is_tensor, value)):
-        return ""
-    if value is None:
-        return "NOT_RETURNED"
-    return "ONE_RETURNED" if torch.is_tensor(value) else "NOT_TWO"
+    return str(value) if isinstance(value, int | float | str) else type(value).__name__
 
 
 def tensors_of(value: Any) -> list[Tensor]:
     """A tensor, or the tensors of a tuple or list."""
     if isinstance(value, tuple | list):
         return [tensor for item in value for tensor in tensors_of(item)]
-    return [value] if isinstance(value, Tensor) else []
+    return [value] if torch.is_tensor(value) else []
 
 
 def copied(value: Any) -> Any:
-    """A copy on the CPU of a tensor, or of those of a tuple or list. One with a gradient is not copied."""
+    """A copy of a tensor, or of those of a tuple or list. One with a gradient is not copied."""
     if isinstance(value, tuple | list):
-        items = [copied(item) for item in value]
-        return items if isinstance(value, list) else tuple(items)
-    return value.cpu().clone() if isinstance(value, Tensor) and not value.requires_grad else value
+        return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
+    return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

@@ -1,44 +1,44 @@
-"""Findings, which are measurements that differ from the expected ones, and the verdict on one function.
-
-A mistake that has a name is one of faults.toml, and is written as its key there, ``SIGN``, or as ``SIGN, in q only``.
-"""
+"""The verdict on one function, and its text."""
 
 import textwrap
-import tomllib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from torch import Tensor
+from .mistakes import Mistake
 
 # The functions to judge, and the steps of docs/rope.md about them.
-FUNCTIONS = {
-    "precompute_freqs_cis": 4,
+STEPS = {
+    "precompute_freqs_cis": 5,
     "reshape_for_broadcast": 4,
     "apply_rotary_emb": 3,
     "causal_mask": 8,
     "KVCache": 8,
     "attention": 7,
 }
-FAULTS: dict[str, dict[str, str]] = {}  # name, why and step of each mistake
-for _step, _faults in tomllib.loads(Path(__file__).with_name("faults.toml").read_text(encoding="utf-8")).items():
-    FAULTS |= {key: texts | {"step": _step} for key, texts in _faults.items()}
 RIGHT, UNWRITTEN, LOADED = "right", "not written yet", "loaded"
 HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
-GOOD = (RIGHT, HALF_SPLIT, UNWRITTEN, LOADED)
 
 
 class Finding(NamedTuple):
-    """What was measured, the reader's value and the expected one, and the mistake that it shows if it has a name."""
+    """What was measured, the reader's value and the expected one."""
 
     measured: str
     yours: str
     expected: str
-    fault: str = ""
 
-    def only_in(self, tensor: str) -> "Finding":
-        return self._replace(fault=self.fault and f"{self.fault}, in {tensor} only")
+
+class Named(NamedTuple):
+    """A mistake that the reader made, in q or k only, and the line of mistakes.txt that gives the same results."""
+
+    mistake: Mistake
+    only: str = ""
+    wrong: str = ""
+    right: str = ""
+
+    @property
+    def where(self) -> str:
+        return f", in {self.only} only" if self.only else ""
 
 
 @dataclass
@@ -52,56 +52,47 @@ class Verdict:
     function: str
     outcome: str
     problem: str = ""  # why it raised, stopped, or was not loaded
+    named: list[Named] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
     printed: list[str] = field(default_factory=list)  # the last lines that the function printed
 
     @property
-    def faults(self) -> list[str]:
-        return list(dict.fromkeys(finding.fault for finding in self.findings if finding.fault))
+    def is_good(self) -> bool:
+        return self.outcome.startswith(RIGHT) or self.outcome in (UNWRITTEN, LOADED)
 
     def lines(self, hint_only: bool) -> Iterator[str]:
-        head = f"{self.function}: {self.outcome}"
-        if self.faults and not hint_only:
-            head += f": {', and '.join(map(name_of, self.faults))}"
-        elif self.problem and not self.findings:
-            head += f": {self.problem}"
-        yield self.problem if self.outcome == "unloaded" else head
-        for number, finding in enumerate(self.findings):
+        if self.outcome == "unloaded":
+            yield self.problem
+        elif self.named and hint_only:
+            yield f"{self.function}: {self.outcome}{', and'.join(dict.fromkeys(each.where for each in self.named))}"
+        elif self.named:
+            names = dict.fromkeys(each.mistake.name + each.where for each in self.named)
+            yield f"{self.function}: {self.outcome}: {', and '.join(names)}"
+        else:
+            yield f"{self.function}: {self.outcome}{': ' if self.problem and not self.findings else ''}" + (
+                "" if self.findings else self.problem
+            )
+        for finding in self.findings:
             yield from wrapped(f"{finding.measured}:")
             yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
-            if not hint_only and finding.fault not in [later.fault for later in self.findings[number + 1 :]]:
-                yield from wrapped(explanation(finding.fault, self.function))
         if self.findings and self.problem:
             yield from wrapped(f"It also raises an exception: {self.problem}")
+        if not hint_only:
+            yield from self.explanations()
         yield from (f"  | {line}" for line in self.printed)
 
+    def explanations(self) -> Iterator[str]:
+        for each in self.named:
+            if each.wrong:
+                yield from wrapped(f"The same results come from {each.wrong} in place of {each.right}.")
+            yield from wrapped(f"{each.mistake.why} {see(each.mistake.step)}")
+        if self.outcome == "wrong" and not self.named:
+            yield from wrapped(f"This mistake has no name. {see(STEPS[self.function])}")
 
-def name_of(fault: str) -> str:
-    key, comma, where = fault.partition(",")
-    return f"{FAULTS[key]['name']}{comma}{where}"
 
-
-def explanation(fault: str, function: str) -> str:
-    key = fault.partition(",")[0]
-    why = FAULTS[key]["why"] if key else "This mistake has no name."
-    step = FAULTS[key]["step"] if key else FUNCTIONS[function]
-    page = "rope-models.md" if int(step) > 8 else "rope.md"
-    return f"{why} See docs/{page}, step {step}."
+def see(step: int) -> str:
+    return f"See docs/{'rope.md' if step <= 8 else 'rope-models.md'}, step {step}."
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
-
-
-def first(named: Iterable[tuple[str, Any]]) -> str:
-    """The first fault that holds; empty if there is none."""
-    return next((fault for fault, holds in named if holds), "")
-
-
-def in_common(rules: Iterable[tuple[str, Callable[..., bool]]], cases: Sequence[tuple[Any, ...]]) -> str:
-    """The fault of the first rule that holds for all cases; empty if there is none."""
-    return first((fault, cases and all(rule(*case) for case in cases)) for fault, rule in rules)
-
-
-def numbers(x: Tensor) -> str:
-    return ", ".join(f"{float(value) + 0.0:.4g}" for value in x)

@@ -1,0 +1,203 @@
+"""The right functions and the wrong versions of their lines, read from mistakes.txt, and how they are run."""
+
+import math
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import combinations, product
+from pathlib import Path
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+
+class Mistake(NamedTuple):
+    """Its name, the step of docs/rope.md about it, and why it is wrong."""
+
+    name: str
+    step: int
+    why: str
+
+
+class Version(NamedTuple):
+    """What is written by mistake in line ``number``, for q, k or v only if ``only`` is not empty."""
+
+    number: int
+    right: str
+    wrong: str
+    code: CodeType
+    mistake: Mistake
+    only: str
+
+    @property
+    def name(self) -> str:
+        return f"{self.mistake.name}, in {self.only} only" if self.only else self.mistake.name
+
+
+@dataclass
+class Function:
+    """A right function, one line after the other, and the wrong versions of each line."""
+
+    parameters: list[str]
+    lines: list[CodeType] = field(default_factory=list)
+    versions: list[list[Version]] = field(default_factory=list)
+
+    def results(self, layout: str, arguments: Sequence[Any], most: int) -> Iterator[tuple[Sequence[Version], Any]]:
+        """The results of all versions in which up to ``most`` lines are wrong; those that raise are left out.
+
+        Versions share the lines before the first wrong one, which therefore run once.
+        """
+        names = HELPERS[layout] | dict(zip(self.parameters, arguments))
+        for chosen, found in self._branches(names, 0, (), most):
+            yield chosen, found["result"]
+
+    def _branches(
+        self, names: dict[str, Any], start: int, chosen: Sequence[Version], most: int
+    ) -> Iterator[tuple[Sequence[Version], dict[str, Any]]]:
+        """The names after the last line, for the right lines from ``start`` on and for their wrong versions."""
+        for number in range(start, len(self.lines)):
+            for version in self.versions[number] if len(chosen) < most else ():
+                after = dict(names)
+                with suppress(Exception):
+                    exec(version.code, after)
+                    yield from self._branches(after, number + 1, (*chosen, version), most)
+            try:
+                exec(self.lines[number], names)
+            except Exception:
+                return
+        yield chosen, names
+
+    def choices(self, most: int) -> Iterator[tuple[Version, ...]]:
+        """All versions of up to ``most`` different lines."""
+        for count in range(most + 1):
+            for lines in combinations(self.versions, count):
+                yield from product(*lines)
+
+    def run(self, chosen: Sequence[Version], layout: str, *arguments: Any) -> Any:
+        """The result if the chosen versions replace their lines."""
+        names = HELPERS[layout] | dict(zip(self.parameters, arguments))
+        lines = list(self.lines)
+        for version in chosen:
+            lines[version.number] = version.code
+        for line in lines:
+            exec(line, names)
+        return names["result"]
+
+
+def read(text: str) -> tuple[dict[str, Function], dict[str, Mistake]]:
+    """The functions and the mistakes by their names."""
+    functions: dict[str, Function] = {}
+    mistakes: dict[str, Mistake] = {}
+    letters: list[str] = []
+    right = ""
+    for line in text[text.index("\ndef ") :].splitlines():
+        code = line.strip()
+        if line.startswith("def "):
+            name, parameters = line[4:-2].split("(")
+            function = functions[name] = Function(parameters.split(", "))
+        elif code.startswith("# "):
+            explained = re.fullmatch(r"# (.*) \[(\d+)\]: (.*)", code)
+            name = explained[1] if explained else code[2:]
+            if explained:
+                mistakes[name] = Mistake(name, int(explained[2]), explained[3])
+        elif line.startswith(" " * 8):
+            number = len(function.lines) - 1
+            for only in ("", *letters):
+                source = for_each(letters, code, right, only)
+                version = Version(number, right, code, compiled(source), mistakes[name], only)
+                function.versions[number].append(version)
+        elif line.startswith(" " * 4):
+            each = re.fullmatch(r"((?:[qkv] )+[qkv]): (.*)", code)  # "q k: x = f(x)"
+            letters, right = (each[1].split(), each[2]) if each else ([], code)
+            function.lines.append(compiled(for_each(letters, right)))
+            function.versions.append([])
+    return functions, mistakes
+
+
+def for_each(letters: Sequence[str], code: str, right: str = "", only: str = "") -> str:
+    """The code for every letter in place of x, or for one of them, and the right code for the others."""
+    if not letters:
+        return code
+    lines = [right if only and letter != only else code for letter in letters]
+    return "\n".join(re.sub(r"\bx\b", letter, line) for letter, line in zip(letters, lines))
+
+
+def compiled(code: str) -> CodeType:
+    return compile(re.sub("^return ", "result = ", code), code, "exec")
+
+
+# What the lines call.
+
+
+def neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x[..., ::2], x[..., 1::2]
+
+
+def interleaved(a: Tensor, b: Tensor) -> Tensor:
+    return torch.stack((a, b), -1).flatten(-2)
+
+
+def halves(x: Tensor) -> tuple[Tensor, ...]:
+    return x.chunk(2, -1)
+
+
+def concatenated(a: Tensor, b: Tensor) -> Tensor:
+    return torch.cat((a, b), -1)
+
+
+def first(new: Sequence[Tensor], old: Sequence[Tensor], count: int, axis: int) -> list[Tensor]:
+    """The first ``count`` places of an axis from the new tensors, the others from the old ones."""
+    size = old[0].shape[axis]
+    kept = torch.arange(count % size, size)
+    return [x.index_copy(axis, kept, y.index_select(axis, kept)) for x, y in zip(new, old)]
+
+
+def written(slots: Tensor, start: int, end: int, new: Tensor) -> Tensor:
+    """A copy of the slots (2, B, K, S, D) in which some are new."""
+    slots = slots.clone()
+    slots[:, :, :, start:end] = new
+    return slots
+
+
+def half(x: Tensor) -> Tensor:
+    return x.half().double()
+
+
+def brain(x: Tensor) -> Tensor:
+    return x.bfloat16().double()
+
+
+def helpers(split: Any, join: Any, other_split: Any, other_join: Any, layout: str) -> dict[str, Any]:
+    def rotated_as(split: Any, join: Any) -> Callable[[Tensor, Tensor], Tensor]:
+        def rotated(x: Tensor, angle: Tensor) -> Tensor:
+            a, b = split(x)
+            c, s = angle.cos()[None, :, None], angle.sin()[None, :, None]
+            return join(a * c - b * s, a * s + b * c)
+
+        return rotated
+
+    def rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
+        return FUNCTIONS["rotate"].run((), layout, x, freqs_cis)
+
+    return {
+        "split": split,
+        "join": join,
+        "other_split": other_split,
+        "other_join": other_join,
+        "rotated": rotated_as(split, join),
+        "other_rotated": rotated_as(other_split, other_join),
+        "rotate": rotate,
+    }
+
+
+COMMON = {"torch": torch, "math": math, "first": first, "written": written, "half": half, "brain": brain}
+PAIRS = (neighbours, interleaved), (halves, concatenated)
+HELPERS = {
+    "": COMMON,
+    "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1], "neighbours"),
+    "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0], "halves"),
+}
+FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))

@@ -1,0 +1,387 @@
+"""The calls by which functions are compared: the reader's, the right one and its wrong versions get equal arguments.
+
+A probe takes a function and returns what it does, in tensors. A result that may be written in several forms is read in
+one of them, so that equal functions give equal tensors. All sizes differ, except in the second probe of a function,
+because a table along a wrong axis raises an error unless sizes are equal.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Check = Callable[[Callable[..., Any]], Any]  # what a function does
+TOLERANCE = 1e-5
+TABLE_TOLERANCE = 1e-4
+
+# The forms of a rotation table. Each angle may be there twice, in halves (a0, a1 .. a0, a1 ..) or as neighbours
+# (a0, a0, a1, a1 ..).
+COMPLEX, STACKED = "complex", "(…, 2), a cosine and a sine for each of D/2 columns"
+SINGLE = "(cos, sin) of D/2 columns"
+HALVES = "(cos, sin) of D columns in halves"
+NEIGHBOURS = "(cos, sin) of D columns in pairs of neighbours"
+FORMS = (COMPLEX, SINGLE, HALVES, NEIGHBOURS, STACKED)
+
+
+def unit(angle: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(angle), angle)
+
+
+def random(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def random_table(T: int, pairs: int) -> Tensor:
+    """Angles from 0.3 to 2.8: complex128 (T, D/2)."""
+    generator = torch.Generator().manual_seed(T)
+    return unit(0.3 + 2.5 * torch.rand(T, pairs, generator=generator, dtype=torch.float64))
+
+
+def write_table(form: str, table: Tensor) -> Any:
+    """A table, complex128 (T, D/2), in this form."""
+    if form == COMPLEX:
+        return table.to(torch.complex64)
+    parts = (table.real.float(), table.imag.float())
+    if form == STACKED:
+        return torch.stack(parts, -1)
+    if form == HALVES:
+        return tuple(torch.cat((part, part), -1) for part in parts)
+    if form == NEIGHBOURS:
+        return tuple(part.repeat_interleave(2, -1) for part in parts)
+    return parts
+
+
+def form_of(raw: Any, pairs: int) -> str:
+    """The form of a right table."""
+    if torch.is_tensor(raw):
+        return COMPLEX if raw.is_complex() else STACKED
+    if raw[0].shape[-1] == pairs:
+        return SINGLE
+    return HALVES if torch.equal(*raw[0].chunk(2, -1)) else NEIGHBOURS
+
+
+def read_table(raw: Any, pairs: int) -> Any:
+    """The table, complex128 (T, D/2), or what is returned if it is in none of the forms."""
+    is_pair = isinstance(raw, tuple | list) and len(raw) == 2 and all(map(torch.is_tensor, raw))
+    if is_pair and raw[0].shape == raw[1].shape and not raw[0].is_complex():
+        return single(torch.complex(*(part.double() for part in raw)), pairs)
+    if isinstance(raw, list | np.ndarray):
+        return "not a tensor", torch.as_tensor(np.array(raw))
+    if torch.is_tensor(raw) and not raw.is_complex() and raw.ndim == 3 and raw.shape[2] == 2:
+        return torch.view_as_complex(raw.double().contiguous())
+    return single(raw, pairs) if torch.is_tensor(raw) else raw
+
+
+def single(table: Tensor, pairs: int) -> Tensor:
+    """The table without the second half of the columns, or every second one, if they are repeated."""
+    if table.shape[-1:] == (2 * pairs,):
+        for part, repeated in (table.chunk(2, -1), (table[..., ::2], table[..., 1::2])):
+            if torch.equal(part, repeated):
+                return part
+    return table
+
+
+def is_half(raw: Any) -> bool:
+    parts = raw if isinstance(raw, tuple | list) else [raw]
+    dtypes = [part.dtype for part in parts if torch.is_tensor(part)]
+    return any(dtype in (torch.float16, torch.bfloat16, torch.complex32) for dtype in dtypes)
+
+
+class Raised(Exception):
+    """A function raised an exception; the message describes it in one line."""
+
+
+class Unwritten(Exception):
+    """The reader's code raised NotImplementedError, as in the exercise files."""
+
+
+def attempt(probe: Check, function: Any) -> Any:
+    """What the function does, or Raised."""
+    try:
+        return plain(probe(function))
+    except (Raised, Unwritten) as raised:
+        if isinstance(raised, Unwritten):
+            raise
+        return raised
+    except Exception as error:
+        return Raised(f"its result cannot be judged: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+
+
+def plain(value: Any) -> Any:
+    """Tensors on the CPU in bool, float64 or complex128, so that dtypes do not count unless a probe returns them."""
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    if not torch.is_tensor(value):
+        return value
+    value = value.detach().to_dense().cpu().resolve_conj()
+    if value.dtype == torch.bool:
+        return value.clone()
+    return value.to(torch.complex128 if value.is_complex() else torch.float64, copy=True)
+
+
+def same(x: Any, y: Any, tolerance: float = TOLERANCE) -> bool:
+    """Whether two results of ``attempt`` are equal, numbers within the rounding of float32."""
+    if isinstance(x, Raised) or isinstance(y, Raised):
+        return isinstance(x, Raised) and isinstance(y, Raised)
+    if isinstance(x, tuple) and isinstance(y, tuple):
+        return len(x) == len(y) and all(same(*pair, tolerance) for pair in zip(x, y))
+    if torch.is_tensor(x) and torch.is_tensor(y):
+        return (
+            x.dtype == y.dtype
+            and x.shape == y.shape
+            and torch.allclose(x, y, 10 * tolerance, tolerance, equal_nan=True)
+        )
+    return type(x) is type(y) and (x == y if isinstance(x, str | int | float) else True)
+
+
+@dataclass
+class Probe:
+    """One call of a function, and what is read from its result."""
+
+    arguments: Sequence[Any]
+    read: Callable[[Any], Any] = plain
+
+    def __call__(self, function: Callable[..., Any]) -> Any:
+        return self.read(function(*self.arguments))
+
+
+def table_probe(dim: int, end: int, theta: float | None) -> Probe:
+    return Probe((dim, end, theta), lambda raw: (read_table(raw, dim // 2), is_half(raw)))
+
+
+def is_additive(raw: Any) -> bool:
+    """Whether the rotation of position 2p + 1 is that of p, then that of p + 1, also above 2048, where float16 ends."""
+    table = read_table(raw, 4)
+    if not torch.is_tensor(table) or table.shape != (3001, 4):
+        return False
+    p = torch.arange(1100, 1500)
+    return bool((table[2 * p + 1] - table[p] * table[p + 1]).abs().max() < 0.02)
+
+
+def reshape_probe(B: int, T: int, H: int, pairs: int) -> Probe:
+    x = torch.complex(random(B, T, H, pairs), random(B, T, H, pairs, seed=2))
+
+    def read(found: Any) -> Any:
+        """The table as it meets every number of x, or its shape with four axes if it does not."""
+        if not torch.is_tensor(found):
+            return found
+        try:
+            return found.expand(x.shape)
+        except RuntimeError:
+            return (1,) * (4 - found.ndim) + tuple(found.shape)
+
+    return Probe((random_table(T, pairs), x), read)
+
+
+def misfit_probe(function: Callable[..., Any]) -> bool:
+    """Whether tables that do not fit x are all refused, with a ValueError or by an assertion, as in LLaMA."""
+    table, x = random_table(5, 6), torch.zeros(2, 5, 4, 6, dtype=torch.complex64)
+    for wrong in (table[:1], torch.cat((table, table)), table[:, :1], table.T.contiguous()):
+        try:
+            function(wrong, x)
+        except Exception as error:
+            if isinstance(error.__cause__ or error, ValueError | AssertionError):
+                continue
+        return False
+    return True
+
+
+def rotate_probe(B: int, T: int, H: int, dim: int) -> Probe:
+    return Probe((random(B, T, H, dim), random_table(T, dim // 2)))
+
+
+def dtype_probe(rotate: Callable[..., Any]) -> str:
+    """The dtype of x in bfloat16, for which a function may also raise."""
+    try:
+        rotated = rotate(random(2, 5, 4, 8).bfloat16(), random_table(5, 4))
+    except Raised:
+        return "bfloat16"
+    return "complex" if rotated.is_complex() else str(rotated.dtype)[6:]
+
+
+def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
+    return Probe((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
+
+
+def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
+    """What apply_rotary_emb does with xq, 0, or xk, 1, beside another tensor."""
+
+    def rotate(x: Tensor, freqs_cis: Tensor) -> Any:
+        other = random(*x.shape, seed=5).to(x.dtype)
+        q, k = apply(*((x, other) if number == 0 else (other, x)), freqs_cis)
+        return k if number else q
+
+    return rotate
+
+
+def mask_probe(start_pos: int, T: int) -> Probe:
+    def read(mask: Any) -> Any:
+        if torch.is_tensor(mask) and mask.ndim > 2 and mask.shape[:-2].numel() == 1:
+            return mask.reshape(mask.shape[-2:])
+        return mask
+
+    return Probe((start_pos, T), read)
+
+
+# Each row sees a key, and no rule, such as the transpose or its last row alone, makes the same of it as another.
+MASK = torch.tensor([[0, 1, 1], [1, 1, 1], [1, 0, 1]], dtype=torch.bool)
+
+
+def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MASK) -> Probe:
+    q, k, v = random(B, T, H, dim), random(B, T, K, dim, seed=2), random(B, T, K, dim, seed=3)
+
+    def read(out: Any) -> Any:
+        is_flat = torch.is_tensor(out) and out.shape == (B, T, H * dim)
+        return out.reshape(q.shape) if is_flat else out
+
+    return Probe((q, k, v, random_table(T, dim // 2), mask), read)
+
+
+# Rows of the batch, heads, slots and channels of a cache; calls of update, each of a cache, start_pos and T: two texts
+# in two caches, then a shorter text, then slots within it, up to the last slot.
+CACHE = (2, 3, 12, 4)
+CALLS = ((0, 0, 7), (1, 0, 7), (0, 7, 2), (1, 7, 2), (0, 0, 3), (0, 3, 1), (0, 2, 3))
+
+
+def chunk(T: int, seed: int) -> tuple[Tensor, Tensor]:
+    """Keys and values (B, K, T, D)."""
+    shape = (CACHE[0], CACHE[1], T, CACHE[3])
+    return random(*shape, seed=seed), random(*shape, seed=seed + 100)
+
+
+def cache_probe(*calls: tuple[int, int, int]) -> Check:
+    """The keys and values that each call returns. ``make`` returns the method update of a new cache."""
+
+    def probe(make: Callable[[], Callable[..., Any]]) -> Any:
+        updates = [make(), make()]
+        results = []
+        for number, (cache, start, T) in enumerate(calls):
+            returned = attempt(Probe((start, *chunk(T, number))), updates[cache])
+            if number == 0 and isinstance(returned, Raised):
+                raise returned
+            results.append((f"cache {cache}, start_pos {start}, T {T}", returned))
+        return results
+
+    return probe
+
+
+def last_slot_probe(make: Callable[[], Callable[..., Any]]) -> Any:
+    update = make()
+    update(0, *chunk(7, 1))
+    return update(7, *chunk(5, 2))
+
+
+def full_probe(make: Callable[[], Callable[..., Any]]) -> list[str]:
+    """What three chunks raise that exceed the 12 slots. A RuntimeError is torch's, because shapes do not fit."""
+    raised = []
+    for start, T in ((12, 1), (9, 5), (0, 13)):
+        update = make()
+        error: BaseException | None = None
+        try:
+            if start:
+                update(0, *chunk(start, 1))
+            update(start, *chunk(T, 2))
+        except Exception as found:
+            error = found.__cause__ or found
+        is_meant = isinstance(error, ValueError | AssertionError | IndexError)
+        name = "ValueError" if isinstance(error, ValueError) else "another exception"
+        raised.append(name if is_meant else "nothing")
+    return raised
+
+
+def detached_probe(make: Callable[[], Callable[..., Any]]) -> bool:
+    """Whether later keys and values depend on the graph of earlier ones."""
+    update = make()
+    update(0, *(x.requires_grad_() for x in chunk(3, 1)))
+    return any(x.requires_grad for x in update(3, *chunk(2, 2)))
+
+
+def kept_probe(make: Callable[[], Callable[..., Any]]) -> Any:
+    """Keys and values after the caller has overwritten those of an earlier chunk."""
+    update, new = make(), [x.requires_grad_() for x in chunk(3, 1)]  # a Caller does not copy these
+    update(0, *new)
+    with torch.no_grad():
+        for x in new:
+            x.zero_()
+    return update(3, *chunk(2, 2))
+
+
+def dtypes_probe(make: Callable[[], Callable[..., Any]]) -> str:
+    return ", ".join(str(x.dtype) for x in make()(0, *chunk(3, 1)))
+
+
+class Slots:
+    """The keys and values (2, B, K, S, D) of the versions of KVCache, and what only wrong ones keep."""
+
+    def __init__(self, shared: list[Tensor]) -> None:
+        B, K, S, D = CACHE
+        self.size = S
+        self.slots = torch.zeros(2, B, K, S, D)
+        self.count = 0  # of all tokens
+        self.shared = shared  # the slots that another cache wrote last
+        self.aliases: list[tuple[int, Tensor, Tensor]] = []
+
+    def alias(self, start: int, xk: Tensor, xv: Tensor) -> Tensor:
+        self.aliases.append((start, xk.detach(), xv.detach()))
+        return torch.stack((xk, xv)).detach()
+
+    def read(self) -> Tensor:
+        for start, *new in self.aliases:
+            self.slots[:, :, :, start : start + new[0].shape[2]] = torch.stack(new)
+        return self.slots
+
+    def write(self, slots: Tensor, T: int) -> None:
+        self.slots = self.shared[0] = slots
+        self.count += T
+
+
+# start_pos and T, the smallest first
+MASKS = ((1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3), (0, 1))
+PROBES: dict[str, dict[str, Check]] = {
+    "precompute_freqs_cis": {
+        "dim 8, end 7, theta 3": table_probe(8, 7, 3.0),
+        "dim 8, end 7, theta 2": table_probe(8, 7, 2.0),
+        "dim 8, end 11, theta 3": table_probe(8, 11, 3.0),
+        "dim 10, end 3, without theta": table_probe(10, 3, None),
+        "dim 6, end 13, theta 500": table_probe(6, 13, 500.0),
+        "row 2p + 1 of the table is row p times row p + 1, for p from 1100 to 1499": Probe(
+            (8, 3001, 10000.0), is_additive
+        ),
+    },
+    "reshape_for_broadcast": {
+        "x (2, 5, 4, 6)": reshape_probe(2, 5, 4, 6),
+        "x (3, 3, 3, 3)": reshape_probe(3, 3, 3, 3),
+        "tables that do not fit x are refused": misfit_probe,
+    },
+    "rotate": {
+        "x (2, 5, 4, 8)": rotate_probe(2, 5, 4, 8),
+        "x (3, 3, 3, 6)": rotate_probe(3, 3, 3, 6),
+        "x in bfloat16": dtype_probe,
+    },
+    "apply_rotary_emb": {
+        "xq (2, 5, 4, 8), xk (2, 5, 2, 8)": apply_probe(2, 5, 4, 2, 8),
+        "xq and xk (3, 3, 3, 6)": apply_probe(3, 3, 3, 3, 6),
+        "xq and xk in bfloat16": lambda apply: [dtype_probe(side(apply, n)) for n in (0, 1)],
+    },
+    "causal_mask": {f"start_pos {start}, T {T}": mask_probe(start, T) for start, T in MASKS},
+    "KVCache": {
+        "single tokens": cache_probe((0, 0, 1), (0, 1, 1)),
+        "two chunks": cache_probe((0, 0, 5), (0, 5, 7)),
+        "two caches": cache_probe(*CALLS),
+        "12 tokens in 12 slots": last_slot_probe,
+        "more tokens than slots raise": full_probe,
+        "stored keys and values keep their graph": detached_probe,
+        "the caller overwrites xk and xv": kept_probe,
+        "the dtypes for float32": dtypes_probe,
+    },
+    "attention": {
+        "xq (2, 3, 4, 8), xk and xv (2, 3, 2, 8)": attention_probe(2, 3, 4, 2, 8),
+        "xq, xk and xv (2, 3, 3, 10)": attention_probe(2, 3, 3, 3, 10),
+        "xq (1, 5, 6, 4), xk and xv (1, 5, 2, 4), causal mask": attention_probe(
+            1, 5, 6, 2, 4, mask=torch.ones(5, 5, dtype=torch.bool).tril()
+        ),
+    },
+}
