@@ -19,7 +19,7 @@ from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
 from model.training.console import Console, announcement
-from model.training.distributed import Ranks, local_device, processes
+from model.training.distributed import Ranks, processes
 from model.training.run_directory import run_directory
 from model.training.run_text import prepare_text
 from model.training.settings import resolve
@@ -58,7 +58,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         if ranks.is_first:
             print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
         torch.manual_seed(run.train.seed)
-        model = initial_model(run, directory).to(local_device(run.train.device, ranks))
+        model = initial_model(run, directory, ranks)
         # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
         trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=run.resume)
         console = Console(trainer, text)

@@ -98,7 +98,7 @@ def best_loss(trial: Trial) -> float:
     """Train a run; returns the best of its about ten validation losses."""
     train = trial.run.train
     torch.manual_seed(train.seed)
-    trainer = Trainer(initial_model(trial.run, Path()), trial.text.dataset, train)
+    trainer = Trainer(initial_model(trial.run, Path(), Ranks()), trial.text.dataset, train)
     trainer.parallel.train()
     best = math.inf
     for _ in trainer.steps():

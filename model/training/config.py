@@ -80,7 +80,10 @@ class TrainArgs:
     sample_every: Annotated[int, "steps between generated samples (0: none)", Range(0)] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
-    optimizer: Annotated[Literal["muon", "adamw"], "muon: Muon for hidden matrices, AdamW for the rest"] = "muon"
+    optimizer: Annotated[
+        Literal["muon", "adamw"],
+        "muon: for hidden matrices, AdamW for the rest (default: muon; adamw with --fsdp)",
+    ] = UNSET
     lr: Annotated[
         float,
         "peak learning rate (default: 0.02 for muon, 0.003 for adamw; with --init_from 0.3 of it)",
@@ -104,11 +107,18 @@ class TrainArgs:
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
     def __post_init__(self) -> None:
+        if self.optimizer is UNSET:
+            object.__setattr__(self, "optimizer", "adamw" if self.fsdp else "muon")  # because the dataclass is frozen
         if self.lr is UNSET:
             peak = PEAK_LR.get(self.optimizer, 0.0)
             lr = round(FINE_TUNING_LR_FRACTION * peak, 6) if self.init_from else peak
-            object.__setattr__(self, "lr", lr)  # because the dataclass is frozen
-        raise_problems(range_problems(self))
+            object.__setattr__(self, "lr", lr)
+        problems = [*range_problems(self)]
+        if self.fsdp and self.optimizer == "muon":
+            problems.append(
+                "optimizer is muon, which needs whole matrices, but fsdp shards them: give adamw, or leave fsdp out"
+            )
+        raise_problems(problems)
 
     @property
     def step_limit(self) -> float:

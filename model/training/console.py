@@ -99,7 +99,7 @@ class Console:
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
         model = trainer.whole_model()  # every process must call it
-        if not self.prints:
+        if model is None:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
         prompt = tokenizer.encode(sample_prompt or self.text.start_text)  # the start text is not shown

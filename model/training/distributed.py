@@ -10,19 +10,26 @@ need it.
 
 import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..cli.machine import pick_device
+from ..cli.machine import keep_freed_memory, pick_device
 from ..transformer import Transformer
+from ..weights.variants import make_network
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -80,9 +87,30 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
     Raises ValueError if there is no such device, or if the machine has fewer GPUs than processes.
     """
     device = pick_device(name)
+    if device.type == "mps" and ranks.world_size > 1:
+        raise ValueError("device is mps, which several processes cannot use: start one process, or give --device cpu")
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         return pick_device(f"cuda:{ranks.local_rank}")
     return device
+
+
+def check_shared(directory: Path, ranks: Ranks) -> None:
+    """Raise ValueError if some process does not see the directory of the first process, but its own, or none."""
+    if ranks.world_size == 1:
+        return
+    probe = directory / ranks.first(lambda: f".{uuid4().hex}.ropewalk.tmp")  # which is not in any copy of the directory
+    ranks.first(probe.touch)
+    (seen,) = ranks.gather(probe.exists())
+
+    def check() -> None:
+        probe.unlink()
+        if not all(seen):
+            raise ValueError(
+                f"out_dir is not shared between the machines: process {seen.index(0)} does not see the {directory} of "
+                "the first one; put it on a file system that all of them mount"
+            )
+
+    ranks.first(check)
 
 
 @contextmanager
@@ -104,49 +132,100 @@ def processes() -> Iterator[Ranks]:
     dist.init_process_group(backend, timeout=timedelta(hours=12))
     try:
         yield ranks
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)  # which would keep DDP
+        raise
     finally:
         dist.destroy_process_group()
 
 
-def parallelize(model: Transformer, ranks: Ranks, fsdp: bool) -> nn.Module:
+def parallelize(model: Transformer, ranks: Ranks, device: torch.device, dtype: torch.dtype, *, fsdp: bool) -> nn.Module:
     """Wrap ``model`` in DDP, or shard it with FSDP; unchanged for one process.
 
-    The names of the parameters of ``model`` do not change.
+    The weights of the first process go to all. Before FSDP, those of the other processes may be on the meta device.
+    The names of the parameters do not change. ``dtype`` is that of the matrix products with FSDP.
     """
     if ranks.world_size == 1:
         return model
-    device = model.tok_embeddings.weight.device
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the one that NCCL uses
     if fsdp:
-        from torch.distributed.fsdp import fully_shard
+        return shard(model, ranks, device, dtype)
+    return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
 
-        mesh = init_device_mesh(device.type, (ranks.world_size,))
-        for layer in model.layers:
-            fully_shard(layer, mesh=mesh)
-        # By default the weights of the root stay gathered until a backward pass, and a validation has none.
-        fully_shard(model, mesh=mesh, reshard_after_forward=True)
-        return model
-    return nn.parallel.DistributedDataParallel(model)
+
+def shard(model: Transformer, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> Transformer:
+    """Shard ``model`` in place: it is moved to the meta device, sharded, and each process gets its rows on ``device``.
+
+    So no process but the first ever has the whole model, and the first one has it on the CPU.
+    """
+    from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+
+    if device.type == "cpu":  # if the large blocks stayed in the heap, gaps between them would need more memory
+        keep_freed_memory(below=2**20)
+    weights = dict(model.named_parameters()) | dict(model.named_buffers()) if ranks.is_first else {}
+    model.to("meta")
+    mesh = init_device_mesh(device.type, (ranks.world_size,))
+    # With autocast, the whole matrices of all layers would be kept in bfloat16 until the backward pass.
+    policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
+    for layer in model.layers:
+        fully_shard(layer, mesh=mesh, mp_policy=policy)
+    # By default the weights of the root stay gathered until a backward pass, and a validation has none.
+    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    model.to_empty(device=device)
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        copy_from_first(tensor, weights.pop(name, None), ranks)
+    return model
+
+
+def gather_model(model: Transformer, ranks: Ranks) -> Transformer | None:
+    """A whole copy of a sharded model on the CPU of the first process; None in the others.
+
+    Every process must call it, and has one whole tensor at a time.
+    """
+    tensors = {}
+    for name, tensor in model.state_dict().items():
+        whole = unsharded(tensor)
+        if ranks.is_first:
+            tensors[name] = whole.cpu()
+    if not ranks.is_first:
+        return None
+    copy = make_network(type(model), model.args)
+    copy.load_state_dict(tensors, assign=True)
+    return copy
+
+
+@torch.no_grad()
+def copy_from_first(target: Tensor, whole: Tensor | None, ranks: Ranks) -> None:
+    """Copy the tensor ``whole`` of the first process to ``target`` in all processes; the others give None.
+
+    If ``target`` is sharded, each process gets its rows.
+    """
+    if is_sharded(target):
+        from torch.distributed.tensor import distribute_tensor
+
+        if whole is None:
+            whole = torch.empty(target.shape, dtype=target.dtype)  # only its shape is used
+        whole = distribute_tensor(whole.to(target.device), target.device_mesh, target.placements)
+    if whole is not None:
+        target.copy_(whole)
+    if ranks.world_size > 1 and not is_sharded(target):
+        dist.broadcast(target, 0)
+
+
+def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
+    return hasattr(tensor, "full_tensor")
 
 
 def unsharded(tensor: Tensor) -> Tensor:
     """The whole of ``tensor``, which may be sharded. Every process must call it."""
-    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-
-
-def shard_like(tensor: Tensor, example: Tensor) -> Tensor:
-    """``tensor``, which is whole, sharded in the same way as ``example``."""
-    if not hasattr(example, "placements"):
-        return tensor
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(tensor, example.device_mesh, example.placements, src_data_rank=None)  # type: ignore
+    return tensor.full_tensor() if is_sharded(tensor) else tensor
 
 
 def set_gradient_sync(network: nn.Module, on: bool) -> None:
-    """Set whether the next backward pass averages gradients; only the last micro-batch needs it."""
+    """Set whether the next backward pass averages gradients with DDP; only the last micro-batch needs it.
+
+    FSDP always does, because it would have to keep the gradients of whole matrices until then.
+    """
     if isinstance(network, nn.parallel.DistributedDataParallel):
         network.require_backward_grad_sync = on
-    elif hasattr(network, "set_requires_gradient_sync"):  # FSDP
-        network.set_requires_gradient_sync(on)  # type: ignore[operator]

@@ -55,19 +55,18 @@ def training_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, worl
     state = 16 * parameters - (4 * hidden if uses_muon else 0)
     rows = train.batch_size // world_size
     micro_batch = train.micro_batch_rows(world_size)
+    copies = 0
     if world_size > 1 and train.fsdp:
         state //= world_size
-        if micro_batch < rows:
-            state += 4 * parameters  # the full gradients are kept until the last micro-batch
-    elif world_size > 1:
-        state += 4 * parameters  # DDP's buckets copy the gradients
+    elif world_size > 1 and dtype == torch.bfloat16:
+        copies = 2 * parameters  # by autocast, until the backward pass; DDP keeps the gradients meanwhile
     # Bytes per token and layer, for each unit of dim and of hidden_dim
     per_dim, per_hidden_dim = (41, 16) if dtype == torch.float32 else (46, 8)
     layers = model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
     activations = micro_batch * model.max_seq_len * (layers + 6 * model.vocab_size)
     activations += LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
     stacked = 2 * model.n_layers * model.dim * model.hidden_dim if uses_muon else 0  # w1 and w3
-    peak = LIBRARIES + state + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
+    peak = LIBRARIES + state + copies + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
     return Memory(state, activations, peak)
 
 

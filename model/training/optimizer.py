@@ -9,7 +9,6 @@ from torch import Tensor, nn
 
 from ..transformer import Transformer
 from .config import TrainArgs
-from .distributed import shard_like, unsharded
 
 
 def orthogonalize(stack: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
@@ -33,9 +32,8 @@ class Muon(torch.optim.Muon):
 
     The parent always multiplies in bfloat16. A float32 run should use float32 throughout, and without native bfloat16
     these products are slow: 0.3 GFLOP/s, where float32 reached 160 (AVX2, two cores). State and hyperparameters are
-    those of the parent, except that ``adjust_lr_fn`` is always "original" and ``nesterov`` True. A sharded matrix is
-    gathered first, because a part of a matrix has different singular vectors; each process keeps its shard of the
-    result.
+    those of the parent, except that ``adjust_lr_fn`` is always "original" and ``nesterov`` True. It needs whole
+    matrices, because a part of a matrix has different singular vectors.
     """
 
     def __init__(self, params: list[nn.Parameter], dtype: torch.dtype = torch.float32, **hyperparameters: Any) -> None:
@@ -58,15 +56,14 @@ class Muon(torch.optim.Muon):
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
             momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-            directions.append(unsharded(p.grad.lerp(momentum, group["momentum"])))  # Nesterov's momentum
+            directions.append(p.grad.lerp(momentum, group["momentum"]))  # Nesterov's momentum
 
         stack = torch.stack(directions).to(self.dtype)  # (N, rows, columns)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = weights[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5
         torch._foreach_mul_(weights, 1 - group["lr"] * group["weight_decay"])
-        updates = [shard_like(update, p) for update, p in zip(orthogonal.to(weights[0].dtype).unbind(), weights)]
-        torch._foreach_add_(weights, updates, alpha=-lr)
+        torch._foreach_add_(weights, orthogonal.to(weights[0].dtype).unbind(), alpha=-lr)
 
 
 def build_optimizers(
@@ -109,3 +106,13 @@ def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) 
     for optimizer in optimizers:
         for group in optimizer.param_groups:
             group["lr"] = optimizer.defaults["lr"] * fraction
+
+
+def create_state(optimizers: list[torch.optim.Optimizer], parameters: list[nn.Parameter]) -> None:
+    """Let the optimizers create their state of these parameters, which the first step would do, to load values into."""
+    set_learning_rate(optimizers, 0.0)  # the weights stay as they are
+    for parameter in parameters:
+        parameter.grad = torch.zeros_like(parameter)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)

@@ -16,7 +16,7 @@ from ..cli.files import remove_unfinished, write_text
 from ..text.token_cache import note_use
 from ..weights import save_tokenizer
 from .config import CONFIG_FILE, Run
-from .distributed import Ranks
+from .distributed import Ranks, check_shared
 from .run_text import Text
 from .state import STATE
 
@@ -33,6 +33,7 @@ def run_directory(run: Run, text: Text, ranks: Ranks) -> Iterator[Path]:
     """
     with ExitStack() as lock:  # held by the first process
         directory = ranks.first(lambda: write_run(run, text, lock))
+        check_shared(directory, ranks)
         if ranks.local_rank == 0 and text.dataset.entry:  # each machine may have a separate cache
             note_use(text.dataset.entry, directory)
         yield directory

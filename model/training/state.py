@@ -1,22 +1,27 @@
-"""The latest state of a run: weights, optimizer state and progress in one file.
+"""The latest state of a run: weights, optimizer state and progress, to resume from.
 
-PyTorch's ``torch.distributed.checkpoint.state_dict`` names and gathers the tensors, in the same way for one process,
-DDP and FSDP, so a state can be loaded by any number of processes. It is imported in the functions, because the import
-takes more than a second of processor time, and many programs import this file without using a state.
+It is one safetensors file. If the model is sharded (--fsdp), that file has the rows of the first process, and every
+other process writes its rows to a file of its own, so that no process holds more than its share. Files written by any
+number of processes can be read by any other number.
+
+torch.distributed.checkpoint would write a pickle. Its safetensors writer holds the whole file in memory once more, and
+none of its writers replaces the previous state atomically.
 """
 
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..ranges import raise_problems, range_problems
+from ..ranges import Range, raise_problems, range_problems
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
+from .distributed import Ranks, copy_from_first, is_sharded
+from .optimizer import create_state
 
 STATE = "training_state.safetensors"
 Optimizers = list[torch.optim.Optimizer]
@@ -37,30 +42,47 @@ class Progress:
     val_loss: float | None = None
     best_val_loss: float | None = None
     best_step: int = 0
+    files: Annotated[int, "that hold the saved state", Range(1, 100_000)] = 1
 
 
-def full_state(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
-    """Unsharded weights and optimizer state by name, in main memory; empty in all processes but the first.
-
-    Every process must call it, after at least one step, which makes the optimizers' state.
-    """
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
-
-    options = StateDictOptions(full_state_dict=True, cpu_offload=True)
-    return flat_names(*get_state_dict(model, optimizers, options=options))
-
-
-def flat_names(weights: Mapping[str, Any], optimizer: Mapping[str, Any]) -> dict[str, Tensor]:
+def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
     """The tensors by their names in the file: ``model.norm.weight``, ``optimizer.exp_avg.norm.weight``."""
-    tensors = {f"model.{name}": weight for name, weight in weights.items()}
-    for name, state in optimizer.get("state", {}).items():
-        tensors |= {f"optimizer.{key}.{name}": value for key, value in state.items()}
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    names: dict[Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            tensors |= {f"optimizer.{key}.{names[parameter]}": value for key, value in state.items()}
     return tensors
 
 
-def save_state(directory: Path, tensors: dict[str, Tensor], progress: Progress) -> None:
-    """Save to a single file, so that weights, optimizer and step still match after a kill."""
-    save_tensors(directory / STATE, tensors, {"progress": json.dumps(asdict(progress))})
+def save_state(
+    directory: Path, model: Transformer, optimizers: Optimizers, progress: Progress, ranks: Ranks | None = None
+) -> None:
+    """Save the state, so that weights, optimizer and step still match after a kill. Every process must call it.
+
+    The first process writes last, and then removes the other files of the previous state. Their names have the step, so
+    that the new ones do not replace them before.
+    """
+    ranks = ranks or Ranks()
+    tensors = state_tensors(model, optimizers)
+    rows = {name: tensor.to_local() for name, tensor in tensors.items() if is_sharded(tensor)}
+    progress.files = ranks.world_size if rows else 1
+    others = other_files(progress)
+    if rows:
+        if not ranks.is_first:
+            save_tensors(directory / others[ranks.rank - 1], rows)
+        ranks.gather(0)  # waits for all
+    if ranks.is_first:
+        save_tensors(directory / STATE, tensors | rows, {"progress": json.dumps(asdict(progress))})
+        for path in directory.glob("training_state-*.safetensors"):
+            if path.name not in others:
+                path.unlink()
+
+
+def other_files(progress: Progress) -> list[str]:
+    """The names of the files of all processes but the first."""
+    numbers = range(2, progress.files + 1)
+    return [f"training_state-{progress.step}-{number}-of-{progress.files}.safetensors" for number in numbers]
 
 
 def read_progress(directory: Path) -> Progress | None:
@@ -79,31 +101,41 @@ def read_progress(directory: Path) -> Progress | None:
     return progress
 
 
-def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
-    """Restore the state that ``full_state`` collected, bit for bit. The model may be sharded differently now.
+def load_state(directory: Path, model: Transformer, optimizers: Optimizers, ranks: Ranks | None = None) -> None:
+    """Restore what ``save_state`` saved, bit for bit. The model may be sharded differently now.
 
-    The hyperparameters of the optimizers stay as they are. Every tensor is copied, because the file is memory-mapped,
-    and Windows cannot replace a mapped file. Raises ValueError if the file does not have exactly the tensors of this
-    model and its optimizers.
+    The first process reads, and the others get from it what they need, so all have the same state whatever their disks
+    hold. The hyperparameters of the optimizers stay as they are. Raises ValueError if the files do not have exactly the
+    tensors of this model and its optimizers.
     """
-    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict, set_state_dict
+    ranks = ranks or Ranks()
+    saved: dict[str, list[Tensor]] = {}  # in the first process: the rows of each tensor from each file
 
-    path = directory / STATE
-    tensors = load_tensors(path)
-    now: Any = get_state_dict(model, optimizers)  # also makes the state of optimizers that have not taken a step
-    weights, optimizer = now
-    expected = flat_names(weights, optimizer)
-    if shapes(tensors) != shapes(expected):
-        raise damaged(path)
-    for name, state in optimizer.get("state", {}).items():
-        optimizer["state"][name] = {key: tensors[f"optimizer.{key}.{name}"].clone() for key in state}
-    set_state_dict(
-        model,
-        optimizers,
-        model_state_dict={name: tensors[f"model.{name}"] for name in weights},
-        optim_state_dict=optimizer,
-        options=StateDictOptions(full_state_dict=True),
-    )
+    def map_files() -> list[str]:
+        progress = read_progress(directory)
+        for name in (STATE, *(other_files(progress) if progress else ())):
+            if not (directory / name).exists():
+                raise damaged(directory / name)
+            for tensor_name, rows in load_tensors(directory / name).items():
+                saved.setdefault(tensor_name, []).append(rows)
+        return list(saved)
+
+    def check_shapes() -> None:
+        found = {name: join([part.to("meta") for part in rows]) for name, rows in saved.items()}
+        if shapes(found) != shapes(tensors):
+            raise damaged(directory / STATE)
+
+    names = ranks.first(map_files)
+    with_state = {name.split(".", 2)[-1] for name in names if name.startswith("optimizer.")}
+    create_state(optimizers, [parameter for name, parameter in model.named_parameters() if name in with_state])
+    tensors = state_tensors(model, optimizers)
+    ranks.first(check_shapes)
+    for name, tensor in tensors.items():
+        copy_from_first(tensor, join(saved[name]) if ranks.is_first else None, ranks)
+
+
+def join(rows: list[Tensor]) -> Tensor:
+    return rows[0] if len(rows) == 1 else torch.cat(rows)
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

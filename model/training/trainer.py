@@ -26,11 +26,11 @@ from ..weights import open_checkpoint
 from ..weights.checkpoint import check_savable, write_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, parallelize, set_gradient_sync, unsharded
+from .distributed import Ranks, gather_model, local_device, parallelize, set_gradient_sync, unsharded
 from .evaluation import bits_per_byte, cross_entropy, validation_loss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, append_metrics, truncate_metrics
-from .state import STATE, Progress, full_state, load_state, read_progress, save_state
+from .state import STATE, Progress, load_state, read_progress, save_state
 
 
 class Trainer:
@@ -53,13 +53,13 @@ class Trainer:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``resume`` continues from the state in ``directory``; if there is none, the run begins again at step 0."""
-        saved = read_progress(directory) if resume and directory else None
+        self.ranks = ranks or Ranks()
+        saved = self.ranks.first(lambda: read_progress(directory)) if resume and directory else None
         self.model = model
         self.dataset = dataset
         self.args = args
         self.directory = directory
         self.progress = saved or Progress(dataset.fingerprint)
-        self.ranks = ranks or Ranks()
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
@@ -69,9 +69,11 @@ class Trainer:
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         # Of the steps or the minutes, the same in all processes
         self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
-        self.device = model.tok_embeddings.weight.device
+        self.sharded = args.fsdp and self.ranks.world_size > 1
+        self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)  # of matrix products: float32 or bfloat16
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=self.dtype == torch.bfloat16)
+        uses_autocast = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=uses_autocast)
 
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
@@ -79,11 +81,11 @@ class Trainer:
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
         # is an accelerated copy, wrapped to average gradients over the processes, with DDP or FSDP; ``network``, which
         # the steps call, is ``parallel``, compiled if asked for.
-        self.parallel = parallelize(accelerate(model), self.ranks, args.fsdp)
+        self.parallel = parallelize(accelerate(model), self.ranks, self.device, self.dtype, fsdp=args.fsdp)
         self.network: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
-            load_state(directory, model, self.optimizers)
+            load_state(directory, model, self.optimizers, self.ranks)
         if directory and self.ranks.is_first:
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
@@ -179,7 +181,7 @@ class Trainer:
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
             best = self.whole_model()
-            if self.ranks.is_first:
+            if best is not None:
                 write_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
@@ -187,14 +189,11 @@ class Trainer:
         with self.autocast:
             return validation_loss(self.network, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
-    def whole_model(self) -> Transformer:
-        """``model``, or a copy with full parameters if FSDP has sharded them. Every process must call it."""
-        if not hasattr(self.model.norm.weight, "full_tensor"):
-            return self.model
-        copy = make_network(type(self.model), self.model.args)
-        state = {name: unsharded(tensor).detach() for name, tensor in self.model.state_dict().items()}
-        copy.load_state_dict(state, assign=True)
-        return copy.to(self.device)  # moves the buffers that are not in the state
+    def whole_model(self) -> Transformer | None:
+        """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""
+        if self.sharded:
+            return gather_model(self.model, self.ranks)
+        return self.model if self.ranks.is_first else None
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
@@ -206,7 +205,7 @@ class Trainer:
         raise ValueError(f"step {self.progress.step}: {message}; {remedy} with half of --lr, or a smaller --grad_clip")
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
-        """Write the metrics of a step and, if ``save``, the state. Every process must call it to gather the weights."""
+        """Write the metrics of a step and, if ``save``, the state. Every process must call it."""
         if self.directory is None:
             return measured
         if self.ranks.is_first:
@@ -214,9 +213,7 @@ class Trainer:
             append_metrics(self.directory / METRICS, self.progress.step, measured, sync=save)
         if save:
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
-            state = full_state(self.model, self.optimizers)
-            if self.ranks.is_first:
-                save_state(self.directory, state, self.progress)
+            save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
             self.saved_step = self.progress.step
         return measured
 
@@ -232,13 +229,17 @@ def add_dropout(model: Transformer, probability: float) -> None:
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
 
 
-def initial_model(run: Run, directory: Path) -> Transformer:
+def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
-    If ``directory`` has a state, the source is not read, because the trainer replaces the weights.
+    If ``directory`` has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
+    weights are on the CPU of the first process, and the trainer shards them.
     """
+    shards = run.train.fsdp and ranks.world_size > 1
+    if shards and not ranks.is_first:
+        return make_network(run.network, run.model)  # without weights
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
         model.load_state_dict(open_checkpoint(source).model(network=run.network).state_dict())
-    return model
+    return model if shards else model.to(local_device(run.train.device, ranks))

@@ -1,19 +1,34 @@
 """Training in two processes, with DDP or FSDP, gives the same run as in one."""
 
+import importlib
 import json
+import os
+import re
+import shutil
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
-from training_helpers import run_in_processes, stop_at, trainer
+import torch.distributed as dist
+from training_helpers import forked, run_in_processes, same, stop_at, trainer
 
-from model import Transformer
-from model.training.distributed import Ranks, local_device
+from model import ModelArgs, Transformer
+from model.cli.machine import keep_freed_memory
+from model.text.dataset import Dataset
+from model.training import state
+from model.training.config import TrainArgs
+from model.training.distributed import Ranks, check_shared, local_device, processes
+from model.training.trainer import Trainer
 from model.weights import load_model
 from model.weights.tensors import load_tensors
+from model.weights.variants import make_network
 
-SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "muon"}
+importlib.import_module("torch.distributed.fsdp")  # once, instead of in each forked process
+
+SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "adamw"}
+STATE = "training_state.safetensors"
 
 
 def column(directory: Path, name: str) -> list[float]:
@@ -33,9 +48,17 @@ class Buffered(Transformer):
         return super().forward(*args) * self.scale + self.shift
 
 
+def make(ranks, directory: Path, **settings):
+    """A trainer. As in train.py, only the first process has weights to shard."""
+    network = settings.pop("network", Buffered)
+    if settings.get("fsdp") and ranks and not ranks.is_first:
+        return trainer(directory, ranks=ranks, network=partial(make_network, network), **SETTINGS | settings)
+    return trainer(directory, ranks=ranks, network=network, **SETTINGS | settings)
+
+
 def train(ranks, directory: Path, until: int = 20, **settings) -> None:
     """Train, or resume, to step ``until`` of 20."""
-    run = trainer(directory, ranks=ranks, network=Buffered, **SETTINGS | settings)
+    run = make(ranks, directory, **settings)
     if until < 20:
         stop_at(run, until)
     else:
@@ -43,18 +66,32 @@ def train(ranks, directory: Path, until: int = 20, **settings) -> None:
 
 
 @pytest.fixture(scope="module")
-def single(tmp_path_factory) -> Path:
-    """The run of a single process, with which the others are compared."""
-    directory = tmp_path_factory.mktemp("single")
-    train(None, directory)
-    return directory
+def single(tmp_path_factory):
+    """The runs of a single process, with which the others are compared."""
+    runs: dict[str, Path] = {}
+
+    def of(optimizer: str = "adamw") -> Path:
+        if optimizer not in runs:
+            runs[optimizer] = tmp_path_factory.mktemp(optimizer)
+            train(None, runs[optimizer], optimizer=optimizer)
+        return runs[optimizer]
+
+    return of
+
+
+def saved_state(directory: Path) -> dict[str, torch.Tensor]:
+    """The saved tensors; of a sharded run, the rows of all processes together."""
+    files = [directory / STATE, *sorted(directory.glob("training_state-*.safetensors"))]
+    parts = [load_tensors(file) for file in files]
+    rows = {name: [part[name] for part in parts if name in part] for name in parts[0]}
+    return {name: torch.cat(tensors) if len(tensors) > 1 else tensors[0] for name, tensors in rows.items()}
 
 
 def assert_same_run(directory: Path, single: Path) -> None:
     assert column(directory, "step") == list(range(1, 21))
     for name in ("train_loss", "val_loss", "grad_norm"):
         assert column(directory, name) == pytest.approx(column(single, name), abs=1e-5)
-    state, single_state = (load_tensors(path / "training_state.safetensors") for path in (directory, single))
+    state, single_state = saved_state(directory), saved_state(single)
     assert state.keys() == single_state.keys()
     for name in state:
         torch.testing.assert_close(state[name], single_state[name], atol=1e-4, rtol=1e-3, msg=name)
@@ -63,22 +100,157 @@ def assert_same_run(directory: Path, single: Path) -> None:
     assert best["scale"].item() == 0.5
 
 
-def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, single):
-    assert run_in_processes(2, partial(train, directory=tmp_path)) == [0, 0]
-    assert_same_run(tmp_path, single)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, single, optimizer):
+    assert run_in_processes(2, partial(train, directory=tmp_path, optimizer=optimizer)) == [0, 0]
+    assert_same_run(tmp_path, single(optimizer))
 
 
 def test_a_sharded_run_is_resumed_in_one_process(tmp_path, single):
     assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, until=10)) == [0, 0]
     assert column(tmp_path, "step") == list(range(1, 11))
     train(None, tmp_path, resume=True)
-    assert_same_run(tmp_path, single)
+    assert_same_run(tmp_path, single())
 
 
 def test_a_run_of_one_process_is_resumed_sharded(tmp_path, single):
     train(None, tmp_path, until=10)
     assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, resume=True)) == [0, 0]
-    assert_same_run(tmp_path, single)
+    assert_same_run(tmp_path, single())
+
+
+def test_two_shards_are_resumed_as_three(tmp_path, single):
+    assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, until=10)) == [0, 0]
+    assert run_in_processes(3, partial(train, directory=tmp_path, fsdp=True, resume=True)) == [0, 0, 0]
+    assert_same_run(tmp_path, single())
+
+
+def test_a_sharded_run_in_bfloat16_is_resumed_bit_for_bit_and_learns_as_in_one_process(tmp_path):
+    settings = {"fsdp": True, "dtype": "bfloat16", "dropout": 0.1}
+    whole, resumed, one = (tmp_path / name for name in ("whole", "resumed", "one"))
+    for directory in (whole, resumed, one):
+        directory.mkdir()
+    assert run_in_processes(2, partial(train, directory=whole, **settings)) == [0, 0]
+    assert run_in_processes(2, partial(train, directory=resumed, until=7, **settings)) == [0, 0]
+    assert run_in_processes(2, partial(train, directory=resumed, resume=True, **settings)) == [0, 0]
+    assert same(saved_state(whole), saved_state(resumed))
+    assert column(whole, "train_loss") == column(resumed, "train_loss")
+    settings["dropout"] = 0.0
+    assert run_in_processes(2, partial(train, directory=resumed, **settings)) == [0, 0]
+    train(None, one, dtype="bfloat16")
+    assert column(resumed, "train_loss") == pytest.approx(column(one, "train_loss"), abs=0.01)
+
+
+@pytest.mark.parametrize("fsdp", [False, True])
+def test_all_processes_resume_the_state_of_the_first_whatever_their_disks_hold(tmp_path, single, fsdp):
+    """The second process has an older copy of the run."""
+    first, second = tmp_path / "0", tmp_path / "1"
+    first.mkdir()
+    train(None, first, until=3)
+    shutil.copytree(first, second)
+    train(None, first, until=10, resume=True)
+
+    def resume(ranks) -> None:
+        run = make(ranks, tmp_path / str(ranks.rank), fsdp=fsdp, resume=True)
+        assert run.progress.step == 10
+        run.run()
+
+    assert run_in_processes(2, resume) == [0, 0]
+    assert column(first, "train_loss") == pytest.approx(column(single(), "train_loss"), abs=1e-5)
+
+
+def test_a_directory_that_only_some_processes_see_is_refused(tmp_path, capfd):
+    def check(ranks, copied: bool) -> None:
+        here = tmp_path / str(ranks.rank)
+        (here / "run").mkdir(parents=True, exist_ok=True)
+        if not (ranks.is_first or copied):
+            (here / "run").rmdir()
+        os.chdir(here)
+        check_shared(Path("run"), ranks)
+
+    for copied in (True, False):
+        assert run_in_processes(2, partial(check, copied=copied)) == [1, 2]
+        assert "out_dir is not shared between the machines" in capfd.readouterr().err
+    assert run_in_processes(2, partial(check_shared, tmp_path)) == [0, 0]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+
+
+def test_a_kill_while_the_processes_write_keeps_the_previous_state(tmp_path, single):
+    def killed(ranks, rank: int) -> None:
+        """Process ``rank`` is killed where it would write its file of step 20."""
+        run = make(ranks, tmp_path, fsdp=True, resume=True)
+        save = state.save_tensors
+
+        def save_or_die(path, *rest) -> None:
+            if ranks.rank == rank and run.progress.step == 20:
+                os._exit(9)
+            save(path, *rest)
+
+        state.save_tensors = save_or_die
+        run.run()
+
+    for rank in (0, 1):
+        codes = run_in_processes(2, partial(killed, rank=rank))
+        assert codes[rank] == 9
+        assert state.read_progress(tmp_path).step == 10
+        shutil.copytree(tmp_path, tmp_path / f"killed-{rank}")
+    for rank in (0, 1):
+        directory = tmp_path / f"killed-{rank}"
+        assert run_in_processes(2, partial(train, directory=directory, fsdp=True, resume=True)) == [0, 0]
+        assert_same_run(directory, single())
+        assert len(list(directory.glob("training_state*"))) == 2, "files of older states are removed"
+
+
+def test_a_sharded_run_whose_file_is_missing_is_refused_with_its_name(tmp_path):
+    assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, until=2)) == [0, 0]
+    (other,) = tmp_path.glob("training_state-*")
+    other.unlink()
+    with pytest.raises(ValueError, match=f"{other.name} is damaged or belongs to another model: restore the file"):
+        train(None, tmp_path, resume=True)
+
+
+BIG = ModelArgs(dim=384, n_layers=12, n_heads=8, vocab_size=2048, max_seq_len=32)  # 22 million parameters
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="the peak memory is read from Linux")
+def test_two_shards_need_at_most_7_tenths_of_the_memory_of_one_process(tmp_path):
+    """Including the best model, which the first process gathers."""
+    ids = (np.arange(1000) * 7 % BIG.vocab_size).astype(np.uint16)
+    text = Dataset(ids[:-100], ids[-100:], val_bytes=100, fingerprint="text")
+
+    def memory(name: str) -> int:
+        return int(re.search(rf"{name}:\s+(\d+) kB", Path("/proc/self/status").read_text(encoding="utf-8"))[1])
+
+    def measure(ranks) -> None:
+        keep_freed_memory()  # as train.py does
+        settings = {"dtype": "bfloat16", "batch_size": 2, "max_steps": 2, "eval_tokens": 64, "fsdp": ranks is not None}
+        make(ranks, directory, **settings).run()  # loads libraries, whose size does not count
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # reset the peak
+        before = memory("VmRSS")
+        make(ranks, directory, network=Transformer, model_args=BIG, text=text, **settings).run()
+        name = f"{ranks.rank}-of-2" if ranks else "one"
+        (tmp_path / name).write_text(str(memory("VmHWM") - before), encoding="utf-8")
+
+    directory = tmp_path / "run"
+    directory.mkdir()
+    forked(partial(measure, None)).join()
+    assert run_in_processes(2, measure) == [0, 0]
+    one, *sharded = (int((tmp_path / name).read_text(encoding="utf-8")) for name in ("one", "0-of-2", "1-of-2"))
+    assert max(sharded) <= 0.7 * one, (sharded, one)
+
+
+def test_nothing_that_is_written_is_a_pickle(tmp_path):
+    assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True)) == [0, 0]
+    assert {path.suffix for path in tmp_path.iterdir()} == {".safetensors", ".json", ".jsonl"}
+    for path in tmp_path.glob("*.safetensors"):
+        load_tensors(path)
+
+
+def test_the_optimizer_is_muon_unless_the_matrices_are_sharded():
+    assert TrainArgs().optimizer == "muon"
+    assert TrainArgs(fsdp=True).optimizer == "adamw"
+    with pytest.raises(ValueError, match="optimizer is muon, which needs whole matrices, but fsdp shards them"):
+        TrainArgs(fsdp=True, optimizer="muon")
 
 
 def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_step(tmp_path):
@@ -96,6 +268,39 @@ def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_s
     assert run_in_processes(2, timed) == [0, 0]
 
 
+def test_a_loss_that_is_not_finite_in_one_process_ends_all(tmp_path, capfd):
+    """A loss may be infinite while its gradient is not."""
+
+    def spoiled(ranks) -> None:
+        step = Trainer.step
+        bad = {"train_loss": torch.inf} if ranks.rank == 1 else {}
+        Trainer.step = lambda self, lr_scale: step(self, lr_scale) | bad
+        trainer(tmp_path, ranks=ranks, **SETTINGS).run()
+
+    assert run_in_processes(2, spoiled) == [1, 1]
+    assert capfd.readouterr().err.count("ValueError: step 1: the loss is inf") == 2
+
+
+def test_a_step_exchanges_one_tensor_beside_the_gradients(tmp_path, monkeypatch):
+    exchanged = []
+    reduce = dist.all_reduce
+
+    def all_reduce(tensor, *rest, **options):
+        exchanged.append(tuple(tensor.shape))
+        return reduce(tensor, *rest, **options)
+
+    def work(ranks) -> None:
+        run = trainer(tmp_path, ranks=ranks, **SETTINGS | {"max_steps": 4, "eval_every": 100})
+        dist.all_reduce, dist.all_gather_object = all_reduce, None
+        steps = run.steps()
+        next(steps)
+        exchanged.clear()
+        next(steps)
+        assert exchanged == [(3, 2)]
+
+    assert run_in_processes(2, work) == [0, 0]
+
+
 def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = Ranks(rank=11, world_size=16, local_rank=3)
@@ -110,9 +315,25 @@ def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
         local_device("cuda", ranks)
 
 
+@pytest.mark.parametrize(
+    ("cuda", "nccl", "backend"), [(True, True, "cpu:gloo,cuda:nccl"), (True, False, "gloo"), (False, False, "gloo")]
+)
+def test_nccl_is_asked_for_only_where_pytorch_has_it(monkeypatch, cuda, nccl, backend):
+    asked = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
+    monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: asked.append(backend))
+    monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with processes() as ranks:
+        assert ranks.world_size == 2
+    assert asked == [backend]
+
+
 def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
     def work(ranks) -> None:
         assert ranks.first(lambda: {"rank": ranks.rank}) == {"rank": 0}
+        assert ranks.gather(ranks.rank, 1 / (1 + ranks.rank)) == [[0, 1, 2], [1, 1 / 2, 1 / 3]]
         order = tmp_path / "order"
         result = ranks.in_turn(lambda: order.open("a", encoding="utf-8").write(f"{ranks.rank}") + ranks.rank)
         assert (result, order.read_text(encoding="utf-8")[0]) == (1 + ranks.rank, "0")
@@ -126,4 +347,4 @@ def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
 
 def test_another_seed_gives_another_run(tmp_path, single):
     train(None, tmp_path, seed=7)
-    assert column(tmp_path, "train_loss")[0] != column(single, "train_loss")[0]
+    assert column(tmp_path, "train_loss")[0] != column(single(), "train_loss")[0]

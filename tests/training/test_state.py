@@ -7,7 +7,7 @@ import pytest
 import torch
 from training_helpers import same, trainer, weights
 
-from model.training.state import STATE, Progress, full_state, load_state, read_progress
+from model.training.state import STATE, Progress, load_state, read_progress, state_tensors
 from model.weights.tensors import load_tensors, save_tensors
 
 WQ = "layers.1.attention.wq.weight"
@@ -22,7 +22,7 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     ).keys()
     restored = trainer(tmp_path, seed=99, max_steps=1, lr=0.5, beta2=0.9)
     load_state(tmp_path, restored.model, restored.optimizers)
-    assert same(full_state(run.model, run.optimizers), full_state(restored.model, restored.optimizers))
+    assert same(state_tensors(run.model, run.optimizers), state_tensors(restored.model, restored.optimizers))
     adamw, muon = restored.optimizers
     assert (muon.defaults["lr"], *adamw.param_groups[0]["betas"]) == (0.5, 0.9, 0.9)
 
