@@ -1,11 +1,12 @@
 # make demo: set up, train the demo, generate from it.   make test: set up, run the tests.
-# Both work in a fresh clone with Python 3.11 or newer. Without make, see README.md.
+# make site: the walk as web pages.
+# All work in a fresh clone with Python 3.11 or newer. Without make, see README.md.
 
 PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 
-.PHONY: demo test fuzz test-page lint clean
+.PHONY: demo site test fuzz test-page lint clean
 
 demo: .venv/run
 	$(BIN)/python train.py configs/demo.toml
@@ -13,6 +14,11 @@ demo: .venv/run
 	$(BIN)/python generate.py --prompt "Open a file" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
 	@echo
 	$(BIN)/python -m study page --prompt "Open a file" --out runs/page.html
+
+# The walk as web pages with live figures: site/index.html. Needs the model of `make demo`
+site: .venv/run
+	$(PIP) markdown-it-py==4.3.0
+	$(BIN)/python -m study article runs/demo --out site --prompt "Open a file"
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal
@@ -23,7 +29,7 @@ fuzz: .venv/test
 
 # Tests of the page in node and in a browser: apt-get install nodejs chromium
 test-page: .venv/test
-	$(BIN)/python -m pytest tests/study/test_page.py tests/study/test_page_browser.py -rs
+	$(BIN)/python -m pytest tests/study/test_page.py tests/study/test_page_browser.py tests/study/test_article.py -rs
 
 lint: .venv/test
 	$(BIN)/ruff check .

@@ -24,7 +24,7 @@ SIZES = {
     "0.7M": {"dim": 128, "n_layers": 3, "n_heads": 4, "vocab_size": 1024, "tie_embeddings": True},
     "5M": {"dim": 256, "n_layers": 6, "n_heads": 8, "vocab_size": 2048, "tie_embeddings": True},
 }
-VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")
+VIEWS = ("tokens", "rotation", "score", "maps", "cache")
 FRAMES = """() => new Promise((done) => {
     let count = 0, last = performance.now(), worst = 0;
     const start = last;

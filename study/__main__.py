@@ -11,7 +11,7 @@ from model.cli.settings import setting_fields, suggest_name
 from .topic import check_plot, save_plot
 from .topics import TOPICS, options_class, run
 
-WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page")
+WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
 TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users who give a text without a flag
 

@@ -30,12 +30,18 @@ def mix(x: Tensor, m: int, angles: Tensor) -> Tensor:
     return x * angle.cos() + torch.cat((-x[half:], x[:half])) * angle.sin()
 
 
+def example() -> dict[str, list[float]]:
+    """The query and the key whose scores are shown, (D,) each, as numbers for the article's figure."""
+    q, k = torch.randn(2, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    return {"q": q.tolist(), "k": k.tolist()}
+
+
 def layouts() -> Report:
     """Which two channels are a pair: neighbours, halves, and a mixture whose scores are not relative."""
     angles = frequencies(D, BASE)  # (D/2,)
     neighbours = [(2 * i, 2 * i + 1) for i in range(D // 2)]
     halves = [(i, i + D // 2) for i in range(D // 2)]
-    q, k = torch.randn(2, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)  # (D,) each
+    q, k = (torch.tensor(x, dtype=torch.float64) for x in example().values())  # (D,) each
     order = torch.tensor(neighbours).T.flatten()  # (D,): 0 2 4 6 1 3 5 7
     rotations = {
         "neighbours": (neighbours, lambda x, m: rotate(x, m, neighbours, angles)),

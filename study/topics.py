@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from model.cli import explain_out_of_memory
 from model.ranges import raise_problems, range_problems
 
+from .article import article
 from .attention_maps import attention
 from .check import check
 from .clocks import clocks
@@ -28,7 +29,7 @@ from .word_order import order
 
 FUNCTIONS = (
     order, rotate, relative, layouts, forms, clocks, decay, lookback, angles, trace, cache, whatif, attention,
-    extrapolate, endless, compare, exercise, check, page,
+    extrapolate, endless, compare, exercise, check, page, article,
 )  # fmt: skip
 TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}
 

@@ -17,13 +17,15 @@ STRETCH = 4  # factor by which all distances grow
 
 
 def whatif(
-    model: ModelPath = None, windows: Annotated[int, "number of texts of one context each", Range(1)] = 16
+    model: ModelPath = None,
+    data: Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"] = (),
+    windows: Annotated[int, "number of texts of one context each", Range(1)] = 16,
 ) -> Report:
     """The loss of a trained model with another base, moved, stretched or no positions, and the other layout."""
     network, tokenizer = open_model(model)
     args = network.args
     length = args.max_seq_len
-    texts, name = open_windows(model, (), tokenizer, windows, length + 1)
+    texts, name = open_windows(model, data, tokenizer, windows, length + 1)
 
     def table(end: int, theta: float) -> torch.Tensor:
         return precompute_freqs_cis(args.head_dim, end, theta, args.rope_scaling)

@@ -18,7 +18,7 @@ import textwrap
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 from urllib.parse import quote
 
 import torch
@@ -26,44 +26,53 @@ import torch
 from model.attention import Attention, attention
 from model.cli.files import write_text
 from model.config import ModelArgs
-from model.decoding.endless import SINKS
+from model.text.tokenizer import Tokenizer
 from model.training.config import read_run_settings
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import open_checkpoint
-from model.weights.checkpoint import newest_run
+from model.weights.checkpoint import Checkpoint, newest_run
 
 from ..topic import Report, Table
 from .vocabulary import vocabulary
 
-WEB = Path(__file__).parent
+STUDY = Path(__file__).parents[1]
 # The modules of the two scripts, joined in this order. A module comes after those that its top-level code uses.
-WORKER = ("model", "sampling", "worker")
+WORKER = ("page/model", "page/sampling", "page/worker")
 PAGE = (
-    "strings",
-    "tokenizer",
-    "tokenizer_json",
-    "model",
-    "sampling",
-    "draw",
-    "state",
-    "tokens",
-    "rotation",
-    "score",
-    "maps",
-    "cache",
-    "whatif",
-    "frame",
-    "overview",
-    "generation",
-    "appearance",
-    "controls",
-    "page",
-)
+    "page/strings", "page/tokenizer", "page/model", "page/sampling", "page/draw", "page/rotation", "page/score",
+    "page/ask", "page/state", "page/tokens", "page/rotation_view", "page/score_view", "page/maps", "page/cache",
+    "page/frame", "page/generation", "page/appearance", "page/controls", "page/page",
+)  # fmt: skip
 LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
 HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
+Steps = dict[str, list[tuple[str, str]]]  # for each language, the headings of the walk and their addresses
 DOCS = Path(__file__).parents[2] / "docs"
 DOCS_PAGES = {"en": ("rope.md", "rope-models.md"), "zh": ("rope.zh.md", "rope-models.zh.md")}
+
+
+class Packed(NamedTuple):
+    """A model as it is stored in a page."""
+
+    checkpoint: Checkpoint
+    args: ModelArgs
+    facts: dict[str, Any]  # the architecture, the names and shapes of the weights, and their dtype
+    weights: str  # in base64
+
+
+def pack_checkpoint(model: Path | None) -> Packed:
+    """Open a model, the newest run by default. Raises ValueError if it is too large, before reading its weights."""
+    path = model or newest_run()
+    checkpoint = open_checkpoint(path)
+    count = count_parameters(checkpoint.args).total
+    if count > LARGEST_MODEL:
+        raise ValueError(
+            f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
+            "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
+        )
+    network = checkpoint.model()
+    facts, weights = pack_network(network, torch.float16 if count > HALF_ABOVE else torch.float32)
+    return Packed(checkpoint, network.args, facts, base64.b64encode(weights).decode())
 
 
 def page(
@@ -76,40 +85,34 @@ def page(
 ) -> Report:
     """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
 
-    Raises ValueError for a model or tokenizer that the page cannot run, before reading weights.
+    Raises ValueError for a model that the page cannot run.
     """
-    path = model or newest_run()
-    checkpoint = open_checkpoint(path)
-    count = count_parameters(checkpoint.args).total
-    if count > LARGEST_MODEL:
-        raise ValueError(
-            f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
-            "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
-        )
     if not out.parent.is_dir() or out.is_dir():
         raise ValueError(f"out is {out}: name a file in a directory that exists")
-    opened_tokenizer = checkpoint.tokenizer(tokenizer)
-    tokenizer_facts = vocabulary(opened_tokenizer)
-    dtype = torch.float16 if count > HALF_ABOVE else torch.float32
-    network, weights = pack_network(checkpoint.model(), dtype)
-    start_text = read_run_settings(checkpoint.path).get("start_text", "")  # replaces an empty prompt, as in generate.py
+    packed = pack_checkpoint(model)
+    return write_page(packed, out, prompt, packed.checkpoint.tokenizer(tokenizer), docs_steps(out))
+
+
+def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps) -> Report:
+    """Write the page of a packed model. ``steps`` are its links to the steps of the walk."""
+    path = packed.checkpoint.path
     facts = {
         "name": path.resolve().name,
         "prompt": prompt,
-        "startText": start_text,
-        **network,
-        "tokenizer": tokenizer_facts,
-        "sinks": SINKS,
-        "steps": docs_steps(out),
+        "startText": read_run_settings(path).get("start_text", ""),  # replaces an empty prompt, as in generate.py
+        **packed.facts,
+        "tokenizer": vocabulary(tokenizer, prompt),
+        "steps": steps,
         "lines": code_lines(Attention.forward, attention),
     }
-    write_text(out, page_text(facts, base64.b64encode(weights).decode()))
+    write_text(out, page_text(facts, packed.weights))
+    count = count_parameters(packed.args).total
     table = Table(
         f"{out}: open it in a browser; it needs no server and no internet",
         ("part", "what", "bytes"),
         [
-            ("weights", f"{count:,} parameters in {network['dtype']}", len(weights)),
-            ("tokenizer", f"{opened_tokenizer.vocab_size} tokens", len(json.dumps(tokenizer_facts))),
+            ("weights", f"{count:,} parameters in {packed.facts['dtype']}", len(packed.weights) * 3 // 4),
+            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(facts["tokenizer"]))),
             ("whole file", "", out.stat().st_size),
         ],
     )
@@ -119,7 +122,7 @@ def page(
 def page_text(facts: dict[str, Any], weights: str) -> str:
     """page.html with its placeholders filled in."""
     script = joined_modules(PAGE)
-    style = read_source("page.css")
+    style = read_source("page/base.css") + read_source("page/page.css")
     values = {
         "policy": security_policy(script, style),
         "title": html.escape(facts["name"]),
@@ -129,7 +132,12 @@ def page_text(facts: dict[str, Any], weights: str) -> str:
         "worker": joined_modules(WORKER),
         "script": script,
     }
-    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: values[placeholder[1]], read_source("page.html"))
+    return fill(read_source("page/page.html"), values)
+
+
+def fill(template: str, values: dict[str, str]) -> str:
+    """The template with each {{name}} replaced by its value."""
+    return re.sub(r"\{\{(\w+)\}\}", lambda placeholder: values[placeholder[1]], template)
 
 
 def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any], bytes]:
@@ -150,7 +158,7 @@ def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any]
 
 
 def read_source(file: str) -> str:
-    return (WEB / file).read_text(encoding="utf-8")
+    return (STUDY / file).read_text(encoding="utf-8")
 
 
 def joined_modules(modules: Iterable[str]) -> str:
@@ -160,11 +168,11 @@ def joined_modules(modules: Iterable[str]) -> str:
 
 
 def security_policy(script: str, style: str) -> str:
-    """A Content-Security-Policy that allows only this script, this style sheet and a worker from a blob."""
+    """A Content-Security-Policy for this script and style sheet, pictures inside the page, and a worker from a blob."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     return (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
-        "worker-src blob:; base-uri 'none'; form-action 'none'"
+        "img-src data:; worker-src blob:; base-uri 'none'; form-action 'none'"
     )
 
 
@@ -192,19 +200,27 @@ def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
     return lines
 
 
-def docs_steps(out: Path) -> dict[str, list[tuple[str, str]]]:
-    """For each language, the numbered headings of the walk, and links to them relative to ``out``, if it is found."""
-    steps: dict[str, list[tuple[str, str]]] = {}
+def docs_steps(out: Path) -> Steps:
+    """Links to the steps of the walk in docs/, relative to ``out``; none if docs/ is not found."""
+
+    def address(file: Path) -> str:
+        try:
+            return quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
+        except ValueError:  # on another Windows drive
+            return file.as_uri()
+
+    return walk_steps(address)
+
+
+def walk_steps(address: Callable[[Path], str]) -> Steps:
+    """The numbered headings of the walk, with links below the address of each file."""
+    steps: Steps = {}
     for language, names in DOCS_PAGES.items():
         steps[language] = []
         for file in (DOCS / name for name in names):
             text = file.read_text(encoding="utf-8") if file.is_file() else ""
-            try:
-                address = quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
-            except ValueError:  # on another Windows drive
-                address = file.as_uri()
             headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
-            steps[language] += [(heading, f"{address}#{anchor(heading)}") for heading in headings]
+            steps[language] += [(heading, f"{address(file)}#{anchor(heading)}") for heading in headings]
     return steps
 
 

@@ -1,10 +1,8 @@
 // Sets the language and the theme of the page.
 
-import { $, colors, tickText } from "./draw.mjs";
+import { $, readColors } from "./draw.mjs";
 import { args, facts, state, t, writeHash } from "./state.mjs";
 import { changed } from "./frame.mjs";
-import { buildOverview, drawGuide } from "./overview.mjs";
-import { longLength } from "./whatif.mjs";
 
 export function setLanguage(language) {
   state.language = language;
@@ -28,11 +26,8 @@ export function setLanguage(language) {
     tied: t(args.tieEmbeddings ? "tied" : "untied"),
     scaling: args.ropeScaling ? args.ropeScaling.type : t("scalingNone"),
   });
-  $("longText").textContent = t("long", { length: longLength, times: tickText(Number((longLength / args.maxSeqLen).toFixed(2))) });
-  const kind = facts.tokenizer.kind === "BPE" ? "BPE" : t("characterModel");
-  $("encoding").textContent = t("encodingExact", { kind });
-  buildOverview();
-  drawGuide();
+  const isFixed = facts.tokenizer.type === "FixedText";
+  $("encoding").textContent = t(isFixed ? "encodingFixed" : "encodingExact", { kind: facts.tokenizer.kind });
   writeHash();
   changed();
 }
@@ -47,10 +42,10 @@ function linkToDocs(place) {
   if (found) place.href = found[1];
 }
 
-// Sets the theme: the one that the user chose, or the argument, which is "light" while the page is printed.
-export function setTheme(theme = state.theme) {
+// Sets the theme that the user chose, or that of the system.
+export function setTheme() {
   const dark = matchMedia("(prefers-color-scheme: dark)").matches;
-  document.documentElement.dataset.theme = theme || (dark ? "dark" : "light");
-  state.colors = colors();
+  document.documentElement.dataset.theme = state.theme || (dark ? "dark" : "light");
+  readColors();
   changed();
 }

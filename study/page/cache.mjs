@@ -1,6 +1,6 @@
 // View 5: the slots of the KV cache, and the cost of each forward pass with and without it.
 
-import { $, axes, number, plainNumber, surface, table } from "./draw.mjs";
+import { $, axes, colors, number, plainNumber, surface } from "./draw.mjs";
 import { args, limit, state, t } from "./state.mjs";
 
 export function drawCache() {
@@ -11,9 +11,7 @@ export function drawCache() {
   drawAgreement();
   // A pass without the cache writes no slot, so its slice is empty.
   drawSlots(state.cached, pass.useCache ? pass.startPos : end, end);
-  drawCost("work", "workAxis", millions);
-  drawCost("time", "timeAxis", (each) => each.ms);
-  drawPasses();
+  drawWork();
   const { count, ms } = state.run;
   $("rate").textContent = count
     ? t("rate", { count, ms: number(ms, 1), rate: Math.round((1000 * count) / ms) })
@@ -27,7 +25,7 @@ function drawSlice(pass) {
   const L = args.nLayers;
   const tokenBytes = 2 * args.nKvHeads * args.headDim * 4; // of one token in one layer: keys and values, float32
   const bytes = (tokens, layers) => (tokens * layers * tokenBytes).toLocaleString("en");
-  const slice = t(pass.useCache ? "slice" : "sliceOff", {
+  $("slice").textContent = t(pass.useCache ? "slice" : "sliceOff", {
     start: pass.startPos,
     T: pass.T,
     end: pass.startPos + pass.T,
@@ -38,20 +36,6 @@ function drawSlice(pass) {
     bytes: bytes(state.cached, L),
     total: bytes(limit, L),
   });
-  $("slice").textContent = state.evicted ? `${slice} ${t("evicted", { count: state.evicted })}` : slice;
-}
-
-// The latest passes first.
-function drawPasses() {
-  const columns = [t("lengthAxis"), "T", t("passColumn"), t("workAxis"), t("timeAxis")];
-  const rows = state.passes.slice(-200).reverse().map((pass) => [
-    pass.length,
-    pass.T,
-    t(pass.useCache ? "withCache" : "without"),
-    number(millions(pass), 2),
-    number(pass.ms, 2),
-  ]);
-  table($("passesData"), columns, rows);
 }
 
 // The result of comparing the logits with and without the cache, until the text changes.
@@ -73,7 +57,7 @@ function drawAgreement() {
 
 function drawSlots(filled, start, end) {
   const canvas = $("slots");
-  const c = state.colors;
+  const c = colors;
   const row = args.nLayers > 12 ? 8 : 16;
   const left = 76;
   const right = 8;
@@ -112,10 +96,6 @@ function drawSlots(filled, start, end) {
     context.fillText(`${start} : ${end}`, left + (start > limit / 2 ? end : start) * slot, top - 3);
   }
   canvas.setAttribute("aria-label", t("slotsLabel", { filled, limit, L: args.nLayers }));
-  // A pass without the cache writes and reads no slot.
-  const slices = end > start ? [`${start} : ${end}`, `0 : ${end}`] : ["", ""];
-  const rows = Array.from({ length: args.nLayers }, (_, layer) => [layer, filled, ...slices]);
-  table($("slotsData"), [t("layer"), "S", "start_pos : start_pos + T", "0 : S"], rows);
 }
 
 function stripes(context, x, y, width, height, color) {
@@ -125,52 +105,27 @@ function stripes(context, x, y, width, height, color) {
   for (let at = y + 1; at < y + height; at += 4) context.fillRect(x, at, Math.max(width, 2), 2);
 }
 
-function drawCost(id, axis, value) {
-  const c = state.colors;
+// The multiplications of each pass: dots with the cache, squares without it.
+function drawWork() {
   const passes = state.passes.slice(-1024);
-  const longest = Math.max(8, ...passes.map((each) => each.length));
-  const rate = medianRate(passes, value);
-  const cappedCosts = passes.map((each) => Math.min(value(each), OUTLIER_FACTOR * rate * each.multiplications));
-  const top = 1.08 * (Math.max(...cappedCosts) || 1);
-  let isCut = false;
-  const [context, x, y] = axes($(id), {
-    xs: [0, longest],
-    ys: [0, top],
+  const [context, x, y] = axes($("work"), {
+    xs: [0, Math.max(8, ...passes.map((each) => each.length))],
+    ys: [0, 1.08 * Math.max(...passes.map(millions))],
     xName: t("lengthAxis"),
-    yName: t(axis),
+    yName: t("workAxis"),
     integerTicks: true,
   });
   for (const each of passes) {
-    const isAbove = value(each) > top;
-    const px = x(each.length);
-    const py = isAbove ? y(top) + 4 : y(value(each));
-    isCut ||= isAbove;
-    if (isAbove) {
-      context.fillStyle = c.ink;
-      context.beginPath();
-      for (const [dx, dy] of [[-4, 4], [4, 4], [0, -4]]) context.lineTo(px + dx, py + dy);
-      context.fill();
-    } else if (each.useCache) {
-      context.fillStyle = c.query;
+    const [px, py] = [x(each.length), y(millions(each))];
+    if (each.useCache) {
+      context.fillStyle = colors.query;
       context.beginPath();
       context.arc(px, py, 2.5, 0, 2 * Math.PI);
       context.fill();
     } else {
-      context.strokeStyle = c.key;
-      context.lineWidth = 1.5;
+      Object.assign(context, { strokeStyle: colors.key, lineWidth: 1.5 });
       context.strokeRect(px - 3, py - 3, 6, 6);
     }
   }
-  $(id).setAttribute("aria-label", `${t(`${id}Caption`)} ${number(value(passes.at(-1)), 2)}`);
-  if (id === "time") $("timeNote").textContent = isCut ? t("timeNote") : "";
-}
-
-// A pass should cost its multiplications times the median cost per multiplication. If it costs more than OUTLIER_FACTOR
-// times as much, the browser was probably busy, and the axis need not reach that far.
-const OUTLIER_FACTOR = 3;
-
-// The median of the cost per multiplication over these passes.
-function medianRate(passes, value) {
-  const rates = passes.map((each) => value(each) / each.multiplications).sort((a, b) => a - b);
-  return rates[Math.floor(rates.length / 2)];
+  $("work").setAttribute("aria-label", `${t("workCaption")} ${number(millions(passes.at(-1)), 2)}`);
 }

@@ -1,11 +1,10 @@
 // The controls: each changes the state and redraws the views that depend on it.
 
-import { $, element } from "./draw.mjs";
+import { $ } from "./draw.mjs";
 import { DEFAULTS, selectedKey, selectedQuery, state, t, writeHash } from "./state.mjs";
-import { changed, drawAll, drawPlayer, toggleSettings } from "./frame.mjs";
-import { compareCache, goBack, play, promptTyped, refreshWhatIf, step } from "./generation.mjs";
+import { changed, drawPlayer, toggleSettings } from "./frame.mjs";
+import { compareCache, goBack, play, promptTyped, step } from "./generation.mjs";
 import { cellAt } from "./maps.mjs";
-import { goTo, guideTo, markView } from "./overview.mjs";
 import { setLanguage, setTheme } from "./appearance.mjs";
 
 function on(id, event, handler) {
@@ -33,7 +32,7 @@ function bind(id, views, read = asText, after = () => {}) {
   else input.value = state[id];
   input.addEventListener("input", () => {
     const value = read(input);
-    if (input.type === "number") showRefusal(input, !isValid(value));
+    input.setAttribute("aria-invalid", !isValid(value));
     if (!isValid(value)) return;
     update({ [id]: value }, ...views);
     after();
@@ -45,22 +44,6 @@ const takesIntegers = (input) => input.step === "1";
 function isAllowed(value, input) {
   const isInRange = value >= Number(input.min || 0) && value <= Number(input.max || Infinity);
   return Number.isFinite(value) && isInRange && (Number.isInteger(value) || !takesIntegers(input));
-}
-
-// A note below a number that is refused: which numbers are valid, and the number still in use.
-function showRefusal(input, isRefused) {
-  const label = input.closest("label");
-  input.setAttribute("aria-invalid", isRefused);
-  label.querySelector(".wrong")?.remove();
-  if (!isRefused) return;
-  const text = t(takesIntegers(input) ? "refusedInteger" : "refused", { least: input.min, current: state[input.id] });
-  label.append(element("span", { className: "wrong", role: "alert" }, text));
-}
-
-// Selects the text, for Ctrl-C, and copies it if the browser allows a page from disk to do so.
-function copyText() {
-  getSelection().selectAllChildren($("wholeText"));
-  navigator.clipboard?.writeText($("wholeText").textContent).catch(() => {});
 }
 
 // Connects all controls to their handlers.
@@ -77,12 +60,8 @@ function connectSettings() {
   for (const id of ["topK", "seed"]) bind(id, ["tokens"], asNumberOrZero);
   bind("speed", []);
   bind("useCache", ["cache"], asChecked);
-  bind("endless", [], asChecked);
-  bind("theme", [], asText, () => setTheme());
-  for (const id of ["theta", "factor", "offset", "stretch"]) bind(id, ["whatIf"], asNumber, refreshWhatIf);
-  bind("change", ["whatIf"], asText, refreshWhatIf);
-  bind("long", ["whatIf"], asChecked, refreshWhatIf);
-  for (const id of ["shift", "zoom"]) bind(id, ["rotation"], asNumber);
+  bind("theme", [], asText, setTheme);
+  bind("shift", ["rotation"], asNumber);
   bind("layer", [], asNumber, () => update({ key: null }));
   bind("head", [], asNumber, () => update({ key: null }));
 }
@@ -93,7 +72,7 @@ function connectPlayer() {
   on("back", "click", goBack);
   on("step", "click", () => {
     state.run = { count: 0, ms: 0 };
-    step([], 1).then(refreshWhatIf);
+    step([], 1);
   });
   on("play", "click", () => {
     if (state.playing) {
@@ -102,9 +81,6 @@ function connectPlayer() {
     } else play();
   });
   on("fold", "click", toggleSettings);
-  on("guideStart", "click", () => guideTo(1));
-  on("guideNext", "click", () => guideTo(state.guide + 1));
-  on("guideSkip", "click", () => guideTo(0));
 }
 
 // When a button inside this element is clicked, calls the handler with the button.
@@ -118,13 +94,8 @@ function onButton(id, handler) {
 function connectViews() {
   onButton("chips", (chip) => selectQuery([...$("chips").children].indexOf(chip)));
   on("chips", "keydown", moveChip);
-  on("copy", "click", copyText);
   onButton("bars", ({ dataset }) => {
-    if (!state.playing) step([Number(dataset.token)], 0).then(refreshWhatIf);
-  });
-  on("advance", "click", () => {
-    if (state.advancing) stopAdvancing();
-    else advance();
+    if (!state.playing) step([Number(dataset.token)], 0);
   });
   onButton("clocks", ({ dataset }) => update({ pair: Number(dataset.pair) }));
   onButton("thumbs", ({ dataset }) => {
@@ -147,20 +118,9 @@ function connectViews() {
 }
 
 function connectPage() {
-  document.querySelector(".skip").addEventListener("click", (event) => {
-    event.preventDefault(); // the link itself would replace the settings in the address
-    $("views").focus();
-  });
   on("language", "click", () => setLanguage(state.language === "en" ? "zh" : "en"));
-  for (const id of ["net", "netNote", "strip"]) on(id, "click", openView);
-  addEventListener("scroll", markView, { passive: true });
-  for (const details of document.querySelectorAll("details")) details.addEventListener("toggle", () => changed());
+  on("strip", "click", openView);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme());
-  addEventListener("beforeprint", () => {
-    setTheme("light");
-    drawAll();
-  });
-  addEventListener("afterprint", () => setTheme());
   new ResizeObserver(() => changed()).observe(document.body);
 }
 
@@ -169,7 +129,9 @@ function openView(event) {
   const link = event.target.closest("a");
   if (!link) return;
   event.preventDefault();
-  goTo(link.dataset.view);
+  const view = link.hash.slice(1);
+  $(view).scrollIntoView();
+  $(`${view}Title`).focus({ preventScroll: true });
 }
 
 // Selects the query at a position. The newest one is null, so that the selection follows the text as it grows.
@@ -201,30 +163,4 @@ function moveCell(event) {
   event.preventDefault();
   const q = clampTo(selectedQuery() + move.rows, state.tokens.length - 1);
   update({ position: q, key: clampTo(selectedKey(selectedQuery()) + move.columns, q) });
-}
-
-let nextFrame = 0; // of the animation of start_pos
-
-// Positions advance by two per second; with reduced motion, by one whole position per second.
-function advance() {
-  const isReduced = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  let last = performance.now();
-  state.advancing = true;
-  drawPlayer();
-  const frame = (now) => {
-    const seconds = (now - last) / 1000;
-    if (!isReduced || seconds >= 1) {
-      state.shift = (state.shift + (isReduced ? 1 : 2 * seconds)) % Number($("shift").max);
-      last = now;
-      changed("rotation");
-    }
-    nextFrame = requestAnimationFrame(frame);
-  };
-  nextFrame = requestAnimationFrame(frame);
-}
-
-function stopAdvancing() {
-  cancelAnimationFrame(nextFrame);
-  state.advancing = false;
-  update({ shift: Math.round(state.shift) }, "rotation");
 }

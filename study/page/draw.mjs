@@ -1,6 +1,4 @@
-// Helpers for charts, tables and numbers that all views use. Text is always set as text, never as markup.
-
-import { state } from "./state.mjs";
+// Helpers for charts, tables and numbers of the page and of the article. Text is always set as text, never as markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -36,12 +34,14 @@ export function percent(fraction) {
   return `${value.toFixed(1 - Math.floor(Math.log10(value)))}%`;
 }
 
-// The colours of the current theme, which page.css defines. `query` and `key` are also the first and the second colour
+// The colours of the current theme, which base.css defines. `query` and `key` are also the first and the second colour
 // of charts without queries or keys.
-export function colors() {
+export const colors = {};
+
+export function readColors() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "wash"];
-  return Object.fromEntries(names.map((name) => [name, style.getPropertyValue(`--${name}`).trim()]));
+  const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "fourth", "wash"];
+  for (const name of names) colors[name] = style.getPropertyValue(`--${name}`).trim();
 }
 
 // Clears a canvas and gives it the resolution of the screen. Returns [context, width, height] in CSS pixels.
@@ -73,7 +73,7 @@ export function ticks(low, high, count) {
 // `integerTicks`: only integers on the x axis.
 export function axes(canvas, { xs: [x0, x1], ys: [y0, y1], xName, yName, integerTicks = false }) {
   const [context, width, height] = surface(canvas);
-  const c = state.colors;
+  const c = colors;
   const left = 52;
   const right = 12;
   const top = 22;
@@ -118,8 +118,8 @@ export function line(context, x0, y0, x1, y1) {
 // A dashed vertical line, with a name at its top.
 export function vertical(context, x, y, at, [low, high], name) {
   Object.assign(context, {
-    strokeStyle: state.colors.ink,
-    fillStyle: state.colors.ink,
+    strokeStyle: colors.ink,
+    fillStyle: colors.ink,
     lineWidth: 1,
     textAlign: "center",
   });

@@ -4,11 +4,10 @@
 import { $ } from "./draw.mjs";
 import { isFull, positionText, selectedKey, selectedQuery, state, t } from "./state.mjs";
 import { drawTokens } from "./tokens.mjs";
-import { drawRotation } from "./rotation.mjs";
-import { drawScore } from "./score.mjs";
+import { drawRotation } from "./rotation_view.mjs";
+import { drawScore } from "./score_view.mjs";
 import { drawMaps } from "./maps.mjs";
 import { drawCache } from "./cache.mjs";
-import { drawWhatIf } from "./whatif.mjs";
 
 export const VIEWS = {
   tokens: drawTokens,
@@ -16,7 +15,6 @@ export const VIEWS = {
   score: drawScore,
   maps: drawMaps,
   cache: drawCache,
-  whatIf: drawWhatIf,
 };
 const PAUSE = 150; // milliseconds without a change, after which views off the screen are drawn
 export const visible = new Set(); // views on the screen
@@ -54,14 +52,14 @@ function drawView(view) {
 
 // Draws one view per frame, so that the page stays responsive.
 function drawHidden() {
-  if (state.playing || state.advancing || !stale.size) return; // playing and advancing schedule a frame when they stop
+  if (state.playing || !stale.size) return; // playing schedules a frame when it stops
   const [view] = stale;
   drawView(view);
   if (stale.size) requestAnimationFrame(drawHidden);
 }
 
-// Draws all views immediately: before the page is marked as ready, and before it is printed. There are no tokens, and
-// so no views to draw, while the model is loading or if it could not be loaded.
+// Draws all views immediately, before the page is marked as ready. There are no tokens, and so no views to draw, if the
+// model could not be loaded.
 export function drawAll() {
   drawPlayer();
   if (!state.tokens.length) return;
@@ -75,9 +73,7 @@ export function drawPlayer() {
   $("head").value = state.head;
   $("play").textContent = t(state.playing ? "pause" : "play");
   $("play").setAttribute("aria-pressed", state.playing);
-  $("advance").textContent = t(state.advancing ? "stop" : "advance");
-  $("advance").setAttribute("aria-pressed", state.advancing);
-  const digits = { temperature: 2, topP: 2, zoom: 0, factor: 1, stretch: 1, shift: state.advancing ? 1 : 0 };
+  const digits = { temperature: 2, topP: 2, shift: 0 };
   for (const [id, count] of Object.entries(digits)) $(`${id}Text`).textContent = state[id].toFixed(count);
   if (state.tokens.length) drawSelection();
 }
@@ -90,7 +86,6 @@ function drawSelection() {
   $("back").disabled = state.tokens.length <= 1;
   $("step").disabled = isFull() || state.ended;
   $("play").disabled = !state.playing && (isFull() || state.ended);
-  $("advance").disabled = false;
   $("compareCache").disabled = false;
 }
 

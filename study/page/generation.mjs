@@ -1,11 +1,11 @@
 // Changes of the text. Each one waits in a queue until the worker has finished the one before.
 
 import { $ } from "./draw.mjs";
-import { ask, evictTraces, facts, isFull, limit, sinks, state, storeTrace, tokenizer, writeHash } from "./state.mjs";
-import { changed, drawPlayer, visible } from "./frame.mjs";
+import { ask } from "./ask.mjs";
+import { facts, isFull, limit, state, storeTrace, tokenizer, writeHash } from "./state.mjs";
+import { changed, drawPlayer } from "./frame.mjs";
 import { repaintFrom } from "./maps.mjs";
 import { samplingSettings } from "./tokens.mjs";
-import { comparedTokens, compareRotations } from "./whatif.mjs";
 
 let queue = Promise.resolve();
 
@@ -31,7 +31,6 @@ async function extend(earlier, tokens, count) {
     earlier: all.slice(0, start),
     tokens: all.slice(start),
     count,
-    evicted: state.evicted,
     sampling: samplingSettings(),
     useCache,
     eosIds: facts.tokenizer.eosIds,
@@ -75,10 +74,9 @@ export function forwardPrompt() {
     const tokens = tokenizer.encode(state.prompt || facts.startText);
     state.hasStartText = state.prompt === "" && facts.startText !== "";
     state.tooLong = tokens.length > limit ? tokens.length : 0;
-    Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, evicted: 0, cached: 0, position: null, key: null });
+    Object.assign(state, { passes: [], run: { count: 0, ms: 0 }, cached: 0, position: null, key: null });
     await extend([], tokens.slice(0, limit), 0);
     state.promptLength = state.tokens.length;
-    refreshWhatIf();
   });
 }
 
@@ -91,24 +89,8 @@ export function step(tokens, count) {
 
 async function extendBy(tokens, count) {
   if (state.ended && count > 0) return;
-  if (state.tokens.length >= limit && state.endless) await evictOldest();
   if (isFull()) return;
   await extend(state.tokens, tokens, Math.min(count, limit - state.tokens.length));
-}
-
-// Evicts the tokens that an EndlessCache with `limit` slots would evict.
-async function evictOldest() {
-  const count = Math.max(1, Math.floor(limit / 4));
-  const keep = Math.min(sinks, limit - count - 1);
-  const length = state.tokens.length;
-  const isComplete = state.cached === length;
-  if (isComplete) await ask("evict", { keep, count, length });
-  state.cached = isComplete ? length - count : 0; // if tokens are missing from the cache, it is filled again
-  evictTraces(keep, count);
-  state.tokens = [...state.tokens.slice(0, keep), ...state.tokens.slice(keep + count)];
-  if (state.promptLength > keep) state.promptLength = Math.max(keep, state.promptLength - count);
-  state.evicted += count;
-  repaintFrom(0);
 }
 
 // Removes the last token. The token before it is forwarded again, because its logits were not kept.
@@ -120,7 +102,6 @@ export function goBack() {
     if (state.promptLength > shorter.length) setPrompt(shorter);
     await extend(shorter.slice(0, -1), shorter.slice(-1), 0);
     state.ended = false;
-    refreshWhatIf();
   });
 }
 
@@ -154,7 +135,6 @@ export async function play() {
   if (call !== lastPlay) return;
   state.playing = false;
   changed();
-  refreshWhatIf();
 }
 
 // Computes the logits of the last token without the cache, then with it, and compares them.
@@ -178,44 +158,4 @@ export function compareCache() {
     state.agreement = { tokens: state.tokens, difference, largest };
     changed("cache");
   });
-}
-
-// ---- view 6: computed when generation pauses; while the view is off the screen, only if that is fast
-
-const FAST = 300; // milliseconds
-let lastRefresh = 0; // the number of the latest request
-
-export const isOutdated = () => state.whatIf?.text !== state.tokens;
-
-// Whether the two runs of the comparison are fast, estimated from the last forward pass.
-function isFast() {
-  if (!state.passes.length) return false;
-  const { ms, T } = state.passes.at(-1);
-  return (2 * comparedTokens().length * ms) / T < FAST;
-}
-
-// Fills view 6 before the page is marked as ready; `refreshWhatIf` cannot be awaited.
-export function firstWhatIf() {
-  return enqueue(async () => {
-    if (isFast()) state.whatIf = await compareRotations();
-  });
-}
-
-export function refreshWhatIf() {
-  lastRefresh += 1;
-  const refresh = lastRefresh;
-  const isWanted = () => refresh === lastRefresh && !state.playing && (visible.has("whatIf") || isFast());
-  setTimeout(() => enqueue(async () => isWanted() && updateWhatIf()), 80);
-}
-
-async function updateWhatIf() {
-  const slow = setTimeout(() => {
-    state.computing = true;
-    changed("whatIf");
-  }, 300);
-  state.whatIf = await compareRotations().finally(() => {
-    clearTimeout(slow);
-    state.computing = false;
-  });
-  changed("whatIf");
 }

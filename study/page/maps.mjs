@@ -1,6 +1,6 @@
 // View 4: the attention weights of every head as a picture, with the selected head in large.
 
-import { $, element, number, surface, table } from "./draw.mjs";
+import { $, colors, element, number, surface } from "./draw.mjs";
 import { args, limit, selectedKey, selectedQuery, state, t, tokenText, weightsOf } from "./state.mjs";
 
 // A picture for each head, with a pixel for each weight. Only new rows are painted, unless the theme has changed or
@@ -12,8 +12,8 @@ let painted = 0; // rows
 let color = "";
 
 function paint() {
-  if (color !== state.colors.query) {
-    color = state.colors.query;
+  if (color !== colors.query) {
+    color = colors.query;
     painted = 0;
   }
   const [r, g, b] = [1, 3, 5].map((i) => parseInt(color.slice(i, i + 2), 16)); // #rrggbb
@@ -86,7 +86,7 @@ function markedCell() {
 function drawMap() {
   const { layer, head } = state;
   const n = state.tokens.length;
-  const c = state.colors;
+  const c = colors;
   const { q, k } = markedCell();
   const canvas = $("map");
   const [context, width] = surface(canvas);
@@ -121,8 +121,6 @@ function drawMap() {
       head,
     });
   }
-  const rows = [...weights].map((weight, p) => [p, { text: tokenText(state.tokens[p]) }, number(weight, 4)]);
-  table($("mapData"), [t("keyAxis"), t("tokenColumn"), t("weightColumn")], rows, (p) => (p === k ? "here" : ""));
 }
 
 const LABEL_HEIGHT = 16; // pixels
@@ -136,7 +134,7 @@ function labelledPositions(cell, marked) {
 }
 
 function drawMapLabels(context, cell, q, k) {
-  const c = state.colors;
+  const c = colors;
   const label = (p) => {
     const characters = [...tokenText(state.tokens[p])];
     return characters.length > MAX_LABEL ? `${characters.slice(0, MAX_LABEL - 1).join("")}…` : characters.join("");

@@ -39,7 +39,7 @@ export function ropeFreqs(dim, theta = 10000, scaling = null) {
 }
 
 // Without scaling, row p, column i is e^(j p theta^(-2i/dim)), as cosine and sine. `place` moves position p, for
-// experiments and for eviction.
+// experiments.
 export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, place = (p) => p) {
   const freqs = ropeFreqs(dim, theta, scaling);
   const attentionFactor = scaling ? scaling.attentionFactor : 1;
@@ -95,20 +95,7 @@ class LayerCache {
 export class KVCache {
   constructor(args, maxSeqLen = args.maxSeqLen) {
     this.maxSeqLen = maxSeqLen;
-    this.headDim = args.headDim;
     this.layers = Array.from({ length: args.nLayers }, () => new LayerCache(maxSeqLen, args.nKvHeads * args.headDim));
-  }
-
-  // The eviction of EndlessCache: evicts `count` of `length` tokens, keeping the first `keep`. Later tokens move down by
-  // `count` slots, and their keys are rotated back by `count` positions: `back` is that rotation (D/2, 2).
-  evict(keep, count, length, back) {
-    for (const { width, keys, values } of this.layers) {
-      const from = (keep + count) * width, to = length * width;
-      values.copyWithin(keep * width, from, to);
-      for (let at = from; at < to; at += this.headDim) {
-        keys.set(rotate(keys.subarray(at, at + this.headDim), back, this.headDim), at - count * width);
-      }
-    }
   }
 }
 

@@ -1,20 +1,19 @@
 // The start of the page: sets texts and controls, sends the weights to the worker, and runs the model on the prompt.
 
 import { $, element } from "./draw.mjs";
-import { args, ask, facts, limit, state } from "./state.mjs";
+import { ask } from "./ask.mjs";
+import { args, facts, limit, state } from "./state.mjs";
 import { VIEWS, drawAll, schedule, visible } from "./frame.mjs";
-import { enqueue, firstWhatIf, forwardPrompt, isOutdated, refreshWhatIf } from "./generation.mjs";
+import { enqueue, forwardPrompt } from "./generation.mjs";
 import { setLanguage, setTheme } from "./appearance.mjs";
 import { connectControls } from "./controls.mjs";
 
 async function start() {
   $("name").textContent = facts.name;
-  document.querySelectorAll("table.data").forEach(foldTable);
   addOptions("layer", args.nLayers);
   addOptions("head", args.nHeads);
   $("shift").max = 4 * args.maxSeqLen;
-  const hasOneFrequency = args.headDim === 2 || args.ropeTheta === 1; // ntk and yarn need at least two
-  for (const value of ["ntk", "yarn"]) $("change").querySelector(`[value=${value}]`).disabled = hasOneFrequency;
+  if (facts.tokenizer.type === "FixedText") $("prompt").readOnly = true;
   setTheme();
   setLanguage(state.language);
   connectControls();
@@ -27,17 +26,8 @@ async function start() {
   }
   await forwardPrompt();
   $("loading").remove();
-  await firstWhatIf();
   drawAll();
   document.documentElement.dataset.ready = "yes";
-}
-
-// Puts a table into closed details that the reader can open.
-function foldTable(table) {
-  const scroll = element("div", { className: "scroll", tabIndex: 0, role: "group", "data-label": "dataTable" });
-  const summary = element("summary", { "data-t": "dataTable" });
-  table.replaceWith(element("details", { className: "data" }, summary, scroll));
-  scroll.append(table);
 }
 
 function addOptions(id, count) {
@@ -50,7 +40,6 @@ const watcher = new IntersectionObserver(
       if (isIntersecting) visible.add(target.id);
       else visible.delete(target.id);
     }
-    if (visible.has("whatIf") && isOutdated()) refreshWhatIf();
     schedule();
   },
   { rootMargin: "200px" }, // draws a view shortly before it is scrolled onto the screen

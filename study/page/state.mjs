@@ -1,16 +1,14 @@
 // The state of the page: the model, the text, the results of every forward pass, and the settings. Views only read it.
 
-import { SentencePiece } from "./tokenizer.mjs";
-import { JsonTokenizer } from "./tokenizer_json.mjs";
+import { FixedText, SentencePiece } from "./tokenizer.mjs";
 import { ropeFreqs } from "./model.mjs";
 import { translate } from "./strings.mjs";
 
 export const facts = JSON.parse(document.getElementById("facts").textContent);
 export const args = facts.args;
-export const tokenizer = new { SentencePiece, JsonTokenizer }[facts.tokenizer.type](facts.tokenizer);
+export const tokenizer = new { FixedText, SentencePiece }[facts.tokenizer.type](facts.tokenizer);
 export const freqs = ropeFreqs(args.headDim, args.ropeTheta, args.ropeScaling); // (D/2), radians per token
 export const attentionFactor = args.ropeScaling ? args.ropeScaling.attentionFactor : 1; // of YaRN, for q and k
-export const sinks = facts.sinks; // first tokens, which are never evicted
 const MAX_WEIGHTS = 2 ** 24; // attention weights of all heads, which are stored for drawing: 64 MiB
 const MAX_DRAWN = 512; // tokens: each step draws a map of all of them for every head, and tables with a row for each
 const maxStored = Math.floor(Math.sqrt(MAX_WEIGHTS / (args.nLayers * args.nHeads))); // tokens
@@ -29,16 +27,7 @@ export const DEFAULTS = {
   topP: 0.95,
   seed: 1,
   useCache: true,
-  endless: false,
   shift: 0, // view 2: start_pos, added to every position
-  zoom: 1,
-  change: "off", // view 6: how the rotation is changed; "off" is no rotation
-  theta: args.ropeTheta * 100,
-  factor: 2,
-  offset: 0, // view 6: added to every position
-  stretch: 1,
-  long: false,
-  guide: 1, // the step of the guide; 0 hides it
 };
 
 export const state = { ...DEFAULTS, ...readHash() };
@@ -52,20 +41,16 @@ Object.assign(state, {
   cached: 0, // tokens in the cache
   run: { count: 0, ms: 0 }, // tokens sampled since Step or Play was pressed, and their time
   ended: false, // the newest token is a sampled end-of-text token
-  evicted: 0,
   position: null, // of the selected query; null is the newest token
   key: null, // null is the key with the largest attention weight
   hover: null, // { q, k } under the pointer in the attention map
   playing: false,
-  advancing: false, // the start_pos slider of view 2 moves by itself
-  whatIf: null,
   agreement: null,
-  computing: false,
 });
 
 // Settings are stored in the address only, so that a link restores them. Invalid ones are ignored.
 function readHash() {
-  const settings = location.hash.length > 1 ? { guide: 0 } : {}; // a link with settings hides the guide
+  const settings = {};
   for (const [name, text] of new URLSearchParams(location.hash.slice(1))) {
     if (!Object.hasOwn(DEFAULTS, name)) continue;
     const type = typeof DEFAULTS[name];
@@ -75,8 +60,8 @@ function readHash() {
     } else if (type === "boolean") settings[name] = text === "true";
     else if (text !== "" && Number.isFinite(Number(text))) settings[name] = Number(text);
   }
-  // Each of these is a whole number below the one given here; guide is 0 or the number of one of the six views.
-  const counts = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2, guide: 7 };
+  // Each of these is a whole number below the one given here.
+  const counts = { layer: args.nLayers, head: args.nHeads, pair: args.headDim / 2 };
   for (const [name, count] of Object.entries(counts)) {
     const value = settings[name] ?? 0;
     if (!Number.isInteger(value) || value < 0 || value >= count) delete settings[name];
@@ -103,7 +88,7 @@ export function tokenText(id) {
 // A position and its token.
 export const positionText = (p) => `${p} ${tokenText(state.tokens[p])}`;
 
-export const isFull = () => state.tokens.length >= limit && !state.endless;
+export const isFull = () => state.tokens.length >= limit;
 
 // The position of the selected query.
 export const selectedQuery = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
@@ -142,21 +127,6 @@ export function storeTrace({ startPos, T, trace }) {
   });
 }
 
-// Removes `count` tokens after the first `keep` from the traces, as KVCache.evict does from the cache.
-export function evictTraces(keep, count) {
-  for (const layer of traces) {
-    for (const name of ["xq", "out"]) layer[name].copyWithin(keep * queryWidth, (keep + count) * queryWidth);
-    for (const name of ["xk", "xv"]) layer[name].copyWithin(keep * keyWidth, (keep + count) * keyWidth);
-    for (let h = 0; h < args.nHeads; h++) {
-      for (let q = keep + count; q < limit; q++) {
-        const from = (h * limit + q) * limit, to = from - count * limit;
-        layer.weights.copyWithin(to, from, from + keep);
-        layer.weights.copyWithin(to + keep, from + keep + count, from + limit);
-      }
-    }
-  }
-}
-
 // The attention weights of query q: one for each key that it sees, (q + 1).
 export function weightsOf(layer, head, q) {
   const at = (head * limit + q) * limit;
@@ -172,25 +142,4 @@ export const outAt = (layer, head, p) => headVector(traces[layer].out, p * query
 
 function headVector(array, start, head) {
   return array.subarray(start + head * args.headDim, start + (head + 1) * args.headDim);
-}
-
-// ---- the worker
-
-const source = document.getElementById("workerSource").textContent;
-const worker = new Worker(URL.createObjectURL(new Blob([source], { type: "text/javascript" })));
-const pending = new Map();
-let nextId = 0;
-
-worker.onmessage = ({ data }) => {
-  const [resolve, reject] = pending.get(data.id);
-  pending.delete(data.id);
-  if (data.error) reject(new Error(data.error));
-  else resolve(data);
-};
-
-// Sends a message to the worker; its answer is the promise's value.
-export function ask(type, data = {}) {
-  const id = nextId++;
-  worker.postMessage({ id, type, ...data });
-  return new Promise((resolve, reject) => pending.set(id, [resolve, reject]));
 }

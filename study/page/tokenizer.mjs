@@ -107,29 +107,10 @@ function readBytes(bytes) {
   return text;
 }
 
-// Decodes UTF-8 from a binary string, which has one byte per character.
-export function readUtf8(binary, fatal = false) {
-  const bytes = Uint8Array.from(binary, (character) => character.charCodeAt(0));
-  return new TextDecoder("utf-8", { fatal, ignoreBOM: true }).decode(bytes);
-}
-
-export function toUtf8(text) {
-  return Array.from(new TextEncoder().encode(text), (byte) => String.fromCharCode(byte)).join("");
-}
-
-// The text of a binary string if it is valid UTF-8, else each byte as <0xE2>.
-export function nameBytes(binary) {
-  try {
-    return readUtf8(binary, true);
-  } catch {
-    return [...binary].map((byte) => `<0x${byte.charCodeAt(0).toString(16).toUpperCase().padStart(2, "0")}>`).join("");
-  }
-}
-
 // Byte-pair merging: merges the neighbours of lowest rank, the leftmost if ranks are equal, until no pair is left.
 // `join(a, b)` is [rank, merged symbol], or null if a and b have no merge. Uses a heap, because a pasted text may have
 // thousands of characters.
-export function merge(symbols, join) {
+function merge(symbols, join) {
   const current = [...symbols]; // null once merged into the symbol to its left
   const left = current.map((_, i) => i - 1);
   const right = current.map((_, i) => i + 1);
@@ -186,5 +167,24 @@ class Heap {
     }
     items[at] = last;
     return smallest;
+  }
+}
+
+// The text of a tokenizer that runs in Python only: the ids of one prompt, and the text of each token.
+export class FixedText {
+  constructor({ pieces, ids, bosId, eosIds }) {
+    Object.assign(this, { pieces, ids, bosId, eosIds });
+  }
+
+  encode() {
+    return this.ids;
+  }
+
+  decode(ids) {
+    return ids.map((id) => this.name(id)).join("");
+  }
+
+  name(id) {
+    return this.pieces[id] ?? `[${id}]`; // the embedding may have more rows than the tokenizer has tokens
   }
 }

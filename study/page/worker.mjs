@@ -3,7 +3,7 @@
 import { KVCache, Transformer, precomputeFreqsCis, work } from "./model.mjs";
 import { choose, losses, uniformOf } from "./sampling.mjs";
 
-let model, cache, logits;
+let model, tensors, cache, logits;
 
 const BASE64 = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 
@@ -48,6 +48,23 @@ function float32OfHalves(halves) {
   return numbers;
 }
 
+// The tensors with the rows of queries and keys in the order of halves: 2i and 2i + 1 of a head at i and i + D/2.
+export function inHalves(tensors, headDim) {
+  const mixed = { ...tensors };
+  for (const [name, { data, rows, columns }] of Object.entries(tensors)) {
+    if (!/\.(wq|wk|q_norm|k_norm)\.\w+$/.test(name)) continue;
+    const [count, width] = rows === 1 ? [columns, 1] : [rows, columns]; // a bias or norm is one row
+    const moved = new Float32Array(data.length);
+    for (let row = 0; row < count; row++) {
+      const place = row % headDim;
+      const to = row - place + (place >> 1) + (place % 2) * (headDim / 2);
+      moved.set(data.subarray(row * width, (row + 1) * width), to * width);
+    }
+    mixed[name] = { data: moved, rows, columns };
+  }
+  return mixed;
+}
+
 // One forward pass: its trace for the page to draw, and its cost. Keeps the logits of the last token for sampling.
 function forward(tokens, startPos, useCache) {
   const trace = [];
@@ -67,14 +84,15 @@ function forward(tokens, startPos, useCache) {
 
 export const answers = {
   load({ facts, weights, limit }) {
-    model = new Transformer(facts.args, unpack(decodeBase64(weights), facts.shapes, facts.dtype));
+    tensors = unpack(decodeBase64(weights), facts.shapes, facts.dtype);
+    model = new Transformer(facts.args, tensors);
     cache = new KVCache(model.args, limit);
     model.forward(Array(Math.min(8, limit)).fill(0)); // warm up, so that no measured time includes compilation
     return {};
   },
 
   // Forwards `tokens` after `earlier`, then samples and forwards up to `count` more. Stops at an end-of-text token.
-  run({ earlier, tokens, count, evicted = 0, sampling, useCache, eosIds }) {
+  run({ earlier, tokens, count, sampling, useCache, eosIds }) {
     const all = [...earlier];
     const passes = [];
     const start = performance.now();
@@ -84,27 +102,20 @@ export const answers = {
     };
     if (tokens.length) append(tokens);
     for (let n = 0; n < count && all.length < cache.maxSeqLen; n++) {
-      const token = choose(logits, sampling, uniformOf(sampling.seed, evicted + all.length));
+      const token = choose(logits, sampling, uniformOf(sampling.seed, all.length));
       append([token]);
       if (eosIds.includes(token)) break;
     }
     return { tokens: all.slice(earlier.length), passes, logits, ms: performance.now() - start };
   },
 
-  evict({ keep, count, length }) {
-    const { headDim, ropeTheta, ropeScaling } = model.args;
-    const unscaled = ropeScaling && { ...ropeScaling, attentionFactor: 1 }; // cached keys have YaRN's factor already
-    const back = precomputeFreqsCis(headDim, 1, ropeTheta, unscaled, () => -count);
-    cache.evict(keep, count, length, back);
-    return {};
-  },
-
-  // The same tokens with a different rotation table: the logits of the next token, and the loss of each token.
-  whatIf({ tokens, theta, scaling, offset, stretch, off }) {
+  // The loss of each token with a different rotation table; with `halves`, also with wq and wk in the order of halves.
+  whatIf({ tokens, theta, scaling, offset, stretch, off, halves }) {
+    const network = halves ? new Transformer(model.args, inHalves(tensors, model.args.headDim)) : model;
     const place = off ? () => 0 : (p) => offset + stretch * p;
     const table = precomputeFreqsCis(model.args.headDim, tokens.length, theta, off ? null : scaling, place);
-    const all = model.logits(model.hidden(tokens, 0, null, null, table)); // (T, V)
-    return { logits: all.slice(all.length - model.args.vocabSize), losses: losses(all, tokens) };
+    const all = network.logits(network.hidden(tokens, 0, null, null, table)); // (T, V)
+    return { losses: losses(all, tokens) };
   },
 };
 

@@ -1,33 +1,28 @@
 """The page in Chromium, from disk and offline: its numbers, keyboard control, layout, and hostile text."""
 
 import re
-import shutil
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from browser_helpers import watched_pages
 
 from model import ModelArgs, Transformer, generate
-from model.decoding.endless import SINKS
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, load_tokenizer, save_model, save_tokenizer
 from study.topics import run
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 try:
-    from playwright.sync_api import Browser, Page, sync_playwright
+    from playwright.sync_api import Page
 except ImportError:
     pytest.skip("playwright is not installed: pip install playwright", allow_module_level=True)
-if CHROMIUM is None:
-    pytest.skip("there is no Chromium: apt-get install chromium", allow_module_level=True)
 
 # The tokenizer learns pieces of this text that would be markup.
 TEXT = "<img src=x onerror=alert(1)> the rope & the walk </script><script>alert(2)</script> {{facts}} \"'` " * 9
 PROMPT = "the rope </script><script>alert(3)</script><img src=x onerror=alert(4)> & walk"
 HOSTILE = "<img src=x onerror=alert(5)>"  # the directory's name, which the page shows
-VIEWS = ("tokens", "rotation", "score", "maps", "cache", "whatIf")
+VIEWS = ("tokens", "rotation", "score", "maps", "cache")
 
 
 @pytest.fixture(scope="module")
@@ -55,38 +50,11 @@ def address(home) -> str:
     return out.as_uri()
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM)
-        yield chromium
-        chromium.close()
-
-
 @pytest.fixture
 def opened(browser, address):
     """``opened("language=zh")`` is the page when ready. Any log entry, request or dialog fails the test at its end."""
-    faults: list[str] = []
-    contexts = []
-
-    def open_page(choices: str = "", **options) -> Page:
-        defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
-        contexts.append(browser.new_context(**(defaults | options)))
-        page = contexts[-1].new_page()
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-        page.on(
-            "request", lambda request: None if request.url[:5] in ("file:", "blob:") else faults.append(request.url)
-        )
-        page.goto(f"{address}#{choices}")
-        page.wait_for_selector("html[data-ready]", timeout=20_000)
-        return page
-
-    yield open_page
-    for context in contexts:
-        context.close()
-    assert faults == []
+    with watched_pages(browser) as open_page:
+        yield lambda choices="", **options: open_page(f"{address}#{choices}", **options)
 
 
 def tokens(page: Page) -> list[int]:
@@ -152,10 +120,6 @@ def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     assert page.get_attribute("#plane", "aria-label") != arrows
     last = len(tokens(page)) - 1
     assert f"q at position {last + 37} points" in page.get_attribute("#plane", "aria-label")
-    page.click("#rotation summary")
-    page.wait_for_selector("#planeData tr")
-    positions = page.eval_on_selector_all("#planeData tbody tr", "rows => rows.map((row) => row.cells[1].textContent)")
-    assert positions == [str(p + 37) for p in (last, *range(last + 1))]
 
 
 def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
@@ -177,7 +141,7 @@ def test_the_cache_is_not_read_beyond_the_current_text(opened, home):
     assert torch.allclose(torch.tensor(logits), expected, atol=1e-4, rtol=0)
 
 
-def test_generation_stops_at_the_context_limit_unless_endless(opened):
+def test_generation_stops_at_the_context_limit(opened):
     page = opened("speed=0&temperature=1.5&topP=1")
     for _ in range(40):
         page.click("#play")
@@ -188,21 +152,13 @@ def test_generation_stops_at_the_context_limit_unless_endless(opened):
     assert len(tokens(page)) == 120
     assert "at most" in text(page, "#notes")
     assert page.is_disabled("#step")
-    page.check("#endless")
-    kept = tokens(page)[:SINKS] + tokens(page)[SINKS + 30 :]
-    scroll_to(page, "tokens")
-    step(page)
-    assert tokens(page)[:-1] == kept
-    scroll_to(page, "cache")
-    assert "30 tokens have been evicted" in text(page, "#slice")
-    assert "start_pos = 90, T = 1" in text(page, "#slice")
 
 
 def test_every_control_works_by_keyboard(opened):
-    page = opened("change=linear&guide=1")
+    page = opened()
     controls = "button[id], select, input, textarea, canvas[tabindex]"
     expected = set(page.eval_on_selector_all(controls, "all => all.map((each) => each.id)"))
-    expected -= {"theta", "fold"}  # hidden with this rotation, and on a wide screen
+    expected -= {"fold"}  # hidden on a wide screen
     reached: set[str] = set()
     for _ in range(400):  # more than one round, because a control may be disabled while the page computes
         page.keyboard.press("Tab")
@@ -231,7 +187,7 @@ def test_every_control_works_by_keyboard(opened):
 
 
 def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened):
-    page = opened("head=3&topK=7&language=zh&theta=-1&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E")
+    page = opened("head=3&topK=7&language=zh&shift=x&topP=44&layer=9&seed=2.5&junk=%3Cb%3E")
     for setting, value in (("head", "3"), ("topK", "7"), ("layer", "1"), ("seed", "1"), ("topP", "0.95")):
         assert page.input_value(f"#{setting}") == value
     page.fill("#prompt", "the walk")
@@ -240,7 +196,7 @@ def test_settings_are_stored_in_the_address_and_invalid_ones_are_ignored(opened)
     assert "prompt=the+walk" in page.url
     assert "junk" not in page.url
     page.fill("#topK", "-3")
-    assert "整数" in text(page, ".wrong")
+    assert page.get_attribute("#topK", "aria-invalid") == "true"
     assert "topK=7" in page.url
 
 
@@ -251,8 +207,6 @@ def test_hostile_text_is_shown_as_text(opened):
     for view in VIEWS:
         scroll_to(page, view)
         page.wait_for_timeout(50)
-    for details in page.query_selector_all("summary"):
-        details.click()
     assert page.locator("img").count() == 0
     assert page.locator("script:not([type])").count() == 1
     assert HOSTILE in text(page, "h1")
@@ -262,10 +216,10 @@ def test_hostile_text_is_shown_as_text(opened):
 
 
 def test_no_text_is_missing_and_the_page_does_not_scroll_sideways_at_any_width(opened):
-    page = opened("change=linear&guide=2")
+    page = opened()
     for language in ("en", "zh-Hans"):
         assert page.get_attribute("html", "lang") == language
-        for width in (1400, 1100, 900, 850, 390):
+        for width in (1400, 900, 850, 390, 320):
             page.set_viewport_size({"width": width, "height": 844})
             page.evaluate("() => scrollTo(0, 0)")
             assert "undefined" not in text(page, "body")
@@ -275,19 +229,6 @@ def test_no_text_is_missing_and_the_page_does_not_scroll_sideways_at_any_width(o
         page.click("#language")
     page.select_option("#theme", "dark")
     assert page.get_attribute("html", "data-theme") == "dark"
-
-
-def test_the_guide_visits_all_views_and_can_be_skipped(opened):
-    page = opened()
-    for number in range(2, len(VIEWS) + 1):
-        page.click("#guideNext")
-        assert f"{number} / 6" in text(page, "#guide")
-    page.click("#guideNext")
-    assert not page.is_visible("#guide")
-    assert "guide=0" in page.url
-    page.click("#guideStart")
-    page.click("#guideSkip")
-    assert not page.is_visible("#guide")
 
 
 def test_step_uses_the_typed_prompt_at_once_back_shortens_it_and_an_empty_one_is_the_start_text(opened, home):

@@ -1,0 +1,135 @@
+// The text of the figures, key: [English, Chinese]. Each {name} is filled in.
+
+export const STRINGS = {
+  light: ["light", "浅色"],
+  dark: ["dark", "深色"],
+  position: ["position", "位置"],
+  none: ["none", "无"],
+
+  problemQuestion: [
+    "Try it: move both words along the text. Which of the three scores stays the same? Then move only one.",
+    "试一试：让两个词一起往后移，三个得分里哪一个不变？再只移动其中一个。",
+  ],
+  sentence: [
+    "the|long|rope|is|laid|in|the|walk|and|the|walk|is|as|long|as|the|rope|that|is|laid|in|it",
+    "长|长|的|绳|子|在|长|长|的|走|廊|里|搓|成|走|廊|有|多|长|绳|子|就|多|长",
+  ],
+  moveBoth: ["both", "一起移动"],
+  moveQuery: ["query q", "query q"],
+  moveKey: ["key k", "key k"],
+  ideaNumber: ["1. add the position", "1. 加上位置"],
+  ideaSinusoids: ["2. add sines and cosines", "2. 加上正弦、余弦"],
+  ideaRotation: ["3. rotate", "3. 旋转"],
+  planeText: ["q at {q} and k at {k}, rotated; distance {distance}", "q 在 {q}，k 在 {k}，旋转之后；距离 {distance}"],
+  problemNote: [
+    "You can also drag the marked words. Each curve is the score if both words move along the text; the dot is here. The arrows are q and k, rotated by 0.3 radians per position.",
+    "也可以直接拖动标出的词。曲线是两个词一起移动时的得分，圆点是当前位置。箭头是旋转之后的 q 和 k，每个位置转 0.3 弧度。",
+  ],
+
+  clocksQuestion: [
+    "Try it: drag the first hand, or the slider. With one hand, how many other positions look the same? And with all eight?",
+    "试一试：拖动第一根指针或滑块。只有一根指针时，有多少个位置看上去一样？八根呢？",
+  ],
+  base: ["base b", "底数 b"],
+  hands: ["hands", "指针"],
+  oneHand: ["one hand", "一根指针"],
+  allHands: ["all eight", "八根指针"],
+  alike: [
+    "Position {position} looks like {count} other positions up to {last}: {first} (all hands within 20°).",
+    "到 {last} 为止，有 {count} 个位置跟位置 {position} 看上去一样：{first}（所有指针相差不到 20°）。",
+  ],
+  alone: [
+    "No other position up to {last} looks like position {position} (all hands within 20°).",
+    "到 {last} 为止，没有别的位置跟位置 {position} 看上去一样（所有指针相差不到 20°）。",
+  ],
+  alikeAxis: ["how alike (mean cosine)", "相似程度（cos 的平均）"],
+  clocksNote: [
+    "Below each clock: tokens per turn. Change the base: which hands does it slow down, and does one hand alone ever suffice?",
+    "每只钟下面是转一圈所需的 token 数。改一改底数：哪些指针变慢了？只靠一根指针够吗？",
+  ],
+
+  layoutsQuestion: [
+    "Try it: move q and k along the text, 5 apart. In which layout does the score depend on the place?",
+    "试一试：让相隔 5 的 q 和 k 一起后移。哪种布局的得分会随位置变化？",
+  ],
+  layout: ["layout", "布局"],
+  neighbours: ["neighbours", "相邻"],
+  halves: ["halves", "前后两半"],
+  mixed: ["mixed", "混用"],
+  place: ["key at", "key 的位置"],
+  layoutScore: [
+    "q at {m}, k at {n}: score {here}. At the start of the text: {first}. {verdict}",
+    "q 在 {m}，k 在 {n}：得分 {here}。在文本开头：{first}。{verdict}",
+  ],
+  relative: ["The same at every place.", "处处相同。"],
+  notRelative: [
+    "Not the same: two channels of a pair turn by different angles, so it is no rotation.",
+    "不相同：一组的两维转的角度不一样，已经不是旋转了。",
+  ],
+  layoutsNote: [
+    "An arc joins the two channels of a pair. The colour is the frequency that turns a channel. In a correct layout both channels of a pair have one colour.",
+    "弧线连接同一组的两维，颜色表示这一维按哪个频率转。布局正确时，同一组的两维颜色相同。",
+  ],
+
+  headQuestion: [
+    "Try it: give the key five tokens back more than half of the weight. What do you have to change?",
+    "试一试：让前面第 5 个 key 得到一半以上的权重。要改什么？",
+  ],
+  back: ["look back by", "关注前面第几个"],
+  length: ["length of q and k", "q、k 的长度"],
+  pairs: ["fastest pairs used", "用最快的几组"],
+  headResult: [
+    "The key {back} back has the score {score} and {weight} of the weight, among 64 keys.",
+    "前面第 {back} 个 key 的得分是 {score}，在 64 个 key 中占权重的 {weight}。",
+  ],
+  scoreAxis: ["score, below the largest", "得分（与最大值之差）"],
+  weightAxis: ["softmax weight", "softmax 权重"],
+  distanceAxis: ["distance m − n", "距离 m − n"],
+  trained: ["Beside it, a head of the demo (layer.head), dashed:", "与 demo 的一个 head 对照（层.head，虚线）："],
+  headNote: [
+    "Dashed, left: the score of the demo's mean query with its mean key. Dashed, right: the weight that this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
+    "左图虚线：demo 的平均 query 与平均 key 的得分。右图虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",
+  ],
+
+  guessQuestion: [
+    "Guess first: will the loss of the trained demo rise?",
+    "先猜：训练好的 demo，loss 会升高吗？",
+  ],
+  change: ["change", "改动"],
+  shifted: ["all positions + 1000", "所有位置 + 1000"],
+  stretched: ["positions × 4", "位置 × 4"],
+  largerBase: ["base × 100", "底数 × 100"],
+  off: ["no rotation", "不旋转"],
+  halvesRead: ["halves for neighbours", "布局弄反"],
+  yourGuess: ["The loss", "loss 会"],
+  rises: ["rises", "升高"],
+  stays: ["stays", "不变"],
+  falls: ["falls", "降低"],
+  guessFirst: ["Choose a change, then say what happens. The model then runs here, in your browser.", "选一种改动，先猜结果，然后模型就在你的浏览器里运行。"],
+  running: ["Running the model …", "模型正在运行……"],
+  right: ["Right.", "猜对了。"],
+  wrong: ["Not quite.", "不对。"],
+  guessResult: [
+    "{verdict} Loss {before} as trained, {after} with the change. {why} ({score} of {tried} guesses right)",
+    "{verdict}原样 loss 为 {before}，改动后为 {after}。{why}（猜对 {score} / {tried}）",
+  ],
+  shiftedWhy: [
+    "All distances are the same, and scores depend on distances only.",
+    "距离都没变，而得分只看距离。",
+  ],
+  stretchedWhy: [
+    "Neighbours seem four apart, and there are distances that training never had, as in a text longer than the context.",
+    "相邻的 token 看起来隔着四个，还出现了训练中没有的距离，就像文本超出了上下文。",
+  ],
+  largerBaseWhy: ["Every pair but the first is slower than in training.", "除第 0 组外，每一组都比训练时慢。"],
+  offWhy: ["The model sees which tokens come before, but not where.", "模型知道前面有哪些 token，但不知道在哪里。"],
+  halvesReadWhy: [
+    "Channels that belong together are turned by different frequencies. There is no error message.",
+    "本该一组的两维按不同的频率转，而且没有任何报错。",
+  ],
+  lossAxis: ["loss, nats", "loss（nat）"],
+  guessNote: [
+    "One text of {context} tokens that the demo was not trained on. Solid: as trained. Dashed: with the change. Each point is the mean of 8 tokens.",
+    "一段 {context} 个 token 的文本，demo 没有用它训练过。实线：原样。虚线：改动后。每个点是 8 个 token 的平均。",
+  ],
+};
