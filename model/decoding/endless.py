@@ -39,7 +39,7 @@ class EndlessCache(KVCache):
         if not is_shift_invariant(network):
             raise ValueError(
                 "evicting the oldest tokens changes the positions of the others, but this network's scores depend on "
-                "them: leave endless out"
+                "them: it cannot be endless, nor chat; use generate.py without --endless"
             )
         limit, weight = network.args.max_seq_len, network.norm.weight
         self.context = limit if context is None else context

@@ -101,12 +101,12 @@ def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler
 
     The time of the steps is added to ``speed``, without that of the caller between them.
     """
-    speed.prompt_tokens += sum(len(sample.prompt.tokens) for sample in samples)
     started = time.perf_counter()
     for step, tokens in enumerate(steps):
         seconds = time.perf_counter() - started
         if step == 0:
             speed.prompt_seconds += seconds
+            speed.prompt_tokens += sum(len(sample.prompt.tokens) for sample in samples)
         else:
             speed.new_seconds += seconds
             speed.new_tokens += sum(sample.finish is None for sample in samples)

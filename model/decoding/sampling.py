@@ -21,7 +21,7 @@ BLOCK_SIZE = 1024  # random numbers that are generated at a time
 
 @dataclass(frozen=True)
 class Sampling:
-    """Settings for choosing the next token.
+    """Settings for choosing the next token; a model's generation_config.json may have other defaults.
 
     Raises ValueError that lists every problem at once, each with its value and the fix.
     """

@@ -167,6 +167,8 @@ def check_is_checkpoint(path: Path) -> None:
         )
     if (path / "params.json").is_file():
         raise ValueError(f"{path} is in Meta's format: {convert}")
+    if (path / "config.toml").is_file():
+        raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
     if path.is_dir():
         others = models_in(path)
         if others:

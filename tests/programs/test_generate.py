@@ -79,6 +79,13 @@ def test_without_a_model_the_newest_run_is_used(run, run_dir, monkeypatch, tmp_p
     assert "newest" not in run(*arguments)[2]
 
 
+def test_a_run_that_was_stopped_before_its_first_validation_is_named_as_such(run, tmp_path):
+    (tmp_path / "config.toml").write_text("max_steps = 9\n", encoding="utf-8")
+    code, _, err = run(model=tmp_path)
+    assert code == 2
+    assert "is a run without weights yet: they are saved at its first validation" in err
+
+
 def test_without_a_prompt_the_text_begins_with_the_runs_start_text(samples, run_dir, tmp_path):
     arguments = ("--max_new_tokens", "9", "--temperature", "0")
     (unprompted,), (prompted,) = (samples(*arguments, "--prompt", text) for text in ("", "The"))
