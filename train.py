@@ -44,19 +44,18 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     resolved = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
     prepared, text = prepare_text(resolved, ranks)  # with the settings that only the text tells, such as vocab_size
-    # If the run is limited by minutes, and its size or its batch size is not set: times training steps of models of
-    # several sizes, and chooses the one with the lowest predicted loss after the tokens that it would see in the time.
-    run, forecast = ranks.first(lambda: choose(prepared, text, ranks, with_forecast=flags.plan))
+    # With ``minutes`` and no size or batch size: times two models on this machine, and chooses what suits the time.
+    run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=flags.plan))
     if flags.plan:
         if ranks.is_first:
             decided = {name: value for name, value in run.values().items() if name in run.given}
             command = f"python train.py {format_flags(decided)}"
-            print(announcement(run, text, ranks, forecast, command=command))
+            print(announcement(run, text, ranks, speed, command=command))
         return 0
 
     with run_directory(run, text, ranks) as directory:  # makes it if the run is new, locks it, writes config.toml
         if ranks.is_first:
-            print_note(announcement(run, text, ranks, forecast, directory=str(directory)))
+            print_note(announcement(run, text, ranks, speed, directory=str(directory)))
         torch.manual_seed(run.train.seed)
         model = initial_model(run, directory, ranks)
         # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
@@ -79,7 +78,7 @@ def parse_flags() -> Namespace:
     parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
     parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
     parser.add_argument(
-        "--plan", action="store_true", help="print the size, memory, steps and loss to expect, without training"
+        "--plan", action="store_true", help="print the size, memory, steps and time to expect, without training"
     )
     add_flags(parser, *SETTINGS_CLASSES)
     flags = parser.parse_args()

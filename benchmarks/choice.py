@@ -1,19 +1,20 @@
 #!/usr/bin/env python3
 """Compare the settings that train.py chooses for the minutes with settings chosen by hand.
 
-    python benchmarks/choice.py --minutes 0.5 1 2 --data tinyshakespeare.txt --tokenizer char
-    python benchmarks/choice.py --minutes 0.4 1 --data tinyshakespeare.txt --init_from runs/demo --rates 0.03 0.3
+    python benchmarks/choice.py --minutes 2 10 --data tinyshakespeare.txt --tokenizer char
+    python benchmarks/choice.py --minutes 1 --data tinyshakespeare.txt --init_from runs/demo --rates 0.03 0.3
 
-A new model is compared with six models set by hand. With ``--init_from``, the chosen batch size is compared with
-2, 4, 8 and 16, and ``--rates`` tries it with other fractions of the learning rates of a new model; train.py uses 0.3.
+A new model is compared with three models set by hand. With ``--init_from``, the chosen batch size is compared with half
+and twice as many, and ``--rates`` tries other fractions of the peak learning rate; train.py uses 0.1.
 
 All settings are timed first. Then each is trained for the number of steps that fit into the minutes, so that other
-programs disturb only the timing. A run is judged by its best validation loss, because that model is saved.
+programs disturb only the timing. A run is judged by its best validation loss, because that model is saved; the last one
+shows whether the run was too long for its text.
 """
 
 import argparse
-import math
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,33 +26,22 @@ import torch
 
 from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
-from model.training.choice import choose, tokens_per_second
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs
+from model.training.choice import TRAINING_SHARE, choose
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run
 from model.training.distributed import Ranks
 from model.training.run_text import Text, prepare_text
 from model.training.settings import resolve_new
-from model.training.sizing import training_seconds, validation_settings
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
-BATCH_SIZES = (2, 4, 8, 16)  # of fine-tuning
-CHOSEN_DECAY = 0.1  # decay_start of the choice
 
 
-def by_hand(width: int, layers: int, context: int, dropout: float, decay_start: float) -> Settings:
+def by_hand(width: int, layers: int, context: int, dropout: float) -> Settings:
     model = {"dim": width, "n_layers": layers, "n_heads": width // 32, "max_seq_len": context}
-    training = {"batch_size": STEP_TOKENS // context, "dropout": dropout, "weight_decay": 0.1}
-    return model | training | {"decay_start": decay_start}
+    return model | {"batch_size": STEP_TOKENS // context, "dropout": dropout, "decay_start": 0.1}
 
 
-NEW_MODELS = [
-    by_hand(96, 3, 128, 0.0, CHOSEN_DECAY),
-    by_hand(160, 5, 256, 0.0, CHOSEN_DECAY),
-    by_hand(128, 4, 128, 0.0, TrainArgs.decay_start),
-    by_hand(128, 2, 256, 0.1, CHOSEN_DECAY),
-    by_hand(192, 3, 128, 0.1, TrainArgs.decay_start),
-    by_hand(256, 4, 256, 0.2, TrainArgs.decay_start),
-]
+NEW_MODELS = [by_hand(96, 3, 128, 0.0), by_hand(160, 5, 256, 0.0), by_hand(256, 4, 256, 0.2)]
 
 
 class Trial(NamedTuple):
@@ -67,10 +57,9 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
     chosen = choose(run, text, Ranks())[0]
     compared = [("the choice", chosen)]
     if run.train.init_from:
-        for size in BATCH_SIZES:
-            if size != chosen.train.batch_size:
-                train = replace(chosen.train, batch_size=size, max_steps=None)
-                compared.append(("by hand", replace(chosen, train=train)))
+        for size in (chosen.train.batch_size // 2, chosen.train.batch_size * 2):
+            train = replace(chosen.train, batch_size=max(1, size), max_steps=None)
+            compared.append(("by hand", replace(chosen, train=train)))
         for fraction in fractions:
             train = replace(chosen.train, lr=fraction * PEAK_LR[chosen.train.optimizer])
             compared.append((f"{fraction} of the rates", replace(chosen, train=train)))
@@ -84,28 +73,35 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
 
 def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
-    run = trial.run
-    speed = tokens_per_second(run.network, trial.text.dataset, Ranks(), run.model, run.train)
-    tokens = training_seconds(run.train.minutes) * speed
-    steps = max(1, int(tokens / (run.train.batch_size * run.model.max_seq_len)))
+    run, seconds = trial.run, []
+    trainer = new_trainer(trial)
+    while len(seconds) < 3 or sum(seconds) < 1:
+        begin = time.perf_counter()
+        trainer.step(1.0)
+        seconds.append(time.perf_counter() - begin)
+    steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / min(seconds)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
-    train = replace(run.train, minutes=None, max_steps=steps, **validation_settings(steps, tokens))
+    train = replace(run.train, minutes=None, max_steps=steps, eval_every=max(1, steps // 10))
     return trial._replace(run=replace(run, train=train))
 
 
-def best_loss(trial: Trial) -> float:
-    """Train a run; returns the best of its about ten validation losses."""
-    train = trial.run.train
-    torch.manual_seed(train.seed)
-    trainer = Trainer(initial_model(trial.run, Path(), Ranks()), trial.text.dataset, train)
+def new_trainer(trial: Trial) -> Trainer:
+    torch.manual_seed(trial.run.train.seed)
+    trainer = Trainer(initial_model(trial.run, Path(), Ranks()), trial.text.dataset, trial.run.train)
     trainer.parallel.train()
-    best = math.inf
+    return trainer
+
+
+def losses(trial: Trial) -> list[float]:
+    """Train a run; returns its about ten validation losses."""
+    trainer = new_trainer(trial)
+    found = []
     for _ in trainer.steps():
         step = trainer.progress.step
-        if step % train.eval_every == 0 or step == train.max_steps:
-            best = min(best, trainer.validation_loss())
-    return best
+        if step % trainer.args.eval_every == 0 or step == trainer.args.max_steps:
+            found.append(trainer.validation_loss())
+    return found
 
 
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
@@ -139,9 +135,10 @@ def main() -> None:
         for minutes in arguments.minutes
         for trial in plan_trials(arguments.data, minutes, flags, arguments.rates)
     ]
-    print("| minutes | | settings | steps | best validation loss, nats per token |\n|---|---|---|---|---|")
+    print("| minutes | | settings | steps | best and last validation loss, nats per token |\n|---|---|---|---|---|")
     for minutes, trial in planned:
-        print(f"{describe(minutes, trial)} {best_loss(trial):.4f} |", flush=True)
+        found = losses(trial)
+        print(f"{describe(minutes, trial)} {min(found):.4f}, {found[-1]:.4f} |", flush=True)
 
 
 if __name__ == "__main__":

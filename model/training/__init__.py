@@ -6,12 +6,11 @@ config.py          every setting of a run, and its range
 settings.py        combine defaults, file and flags for a new, a fine-tuning or a resumed run, and check them
 run_text.py        the text of a run as tokens, prepared or found again from the run directory
 choice.py          time models of several sizes on this machine, and choose what the user left open
-sizing.py          predict the loss of a run; compute the best size, its batch size and learning rates
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
 run_directory.py   make and lock the run directory; metrics.jsonl
 trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer
 optimizer.py       Muon, AdamW, and the learning rate schedule
-evaluation.py      the loss, its mean on the validation text, and the losses of n-gram models
+evaluation.py      the loss, its mean on the validation text, and the loss of guesses by frequency
 state.py           weights, optimizer state and progress in one file, to resume from
 distributed.py     several processes: DDP and FSDP
 console.py         the terminal: announcement, progress bar, samples, Ctrl-C, summary

@@ -1,100 +1,233 @@
-"""Measure how fast this machine trains models of several sizes, and choose from them what the user left open."""
+"""Choose what ``--minutes`` leave open: the size of the model, its batches, and the schedule.
+
+The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
+root of the number of parameters in its layers, or 12 passes over the text if these are fewer. A model with more than 25
+parameters for each token of the text would memorise it, and is left out. To know how many tokens each of the models
+would see, two of them are timed. docs/scaling.md works through one choice by hand.
+"""
 
 import math
 import time
-from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
 from ..cli import note_if_slow
 from ..config import ModelArgs
 from ..text.dataset import Dataset
-from ..transformer import Transformer
-from .config import Run, TrainArgs
+from .config import SIZE, UNSET, Run, TrainArgs
 from .distributed import Ranks, local_device
-from .estimate import check_training_memory
+from .estimate import check_training_memory, count_parameters
 from .run_text import Text
-from .sizing import Forecast, Planner, lowest_ngram_loss, needs_choice
 from .trainer import Trainer
 
-ROUNDS = 3  # of timing; the fastest step of each model counts, so that a short load does not decide
-FIRST_GUESS = 1e4  # tokens per second of a model before it is timed, to choose the batch size at which it is timed
+# Each has about twice the parameters of the one before. Small models have few layers, because a few wide products are
+# faster than many narrow ones.
+LADDER = (  # dim, n_layers, n_heads, n_kv_heads
+    (64, 2, 2, 1),
+    (96, 2, 3, 3),
+    (128, 2, 4, 2),
+    (128, 4, 4, 2),
+    (160, 5, 5, 5),
+    (224, 5, 7, 7),
+    (288, 6, 9, 9),
+    (384, 7, 6, 3),
+    (512, 8, 8, 4),
+    (704, 9, 11, 11),
+    (1024, 10, 16, 8),
+)
+TIMED = (0, 5)  # the models of LADDER that are timed: a small one, and one that is still quick on a slow machine
+# A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
+# with the square root of the parameters (benchmarks/choice.py).
+TOKENS_PER_ROOT = 3000
+MAX_PASSES = 12  # over the text; more hardly lower the loss
+# In the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to a loss of
+# 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end (benchmarks/choice.py).
+MAX_PARAMETERS_PER_TOKEN = 25
+FINE_TUNING_PASSES = 3  # on two small texts, 3 were better than 2 and 4
+# The tokens of a validation for each token of training before the next one. A token takes a third of the time that its
+# training takes, so validations take a twentieth of the run.
+VALIDATION_SHARE = 0.15
+TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
+MAX_ROWS = 64  # sequences of a step; on GPUs in each process
+MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
+TIMED_OPERATIONS = 1e11  # floating-point operations of a step that is timed: a tenth of a second to a few seconds
+# Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
+# and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
+TIE_ABOVE = 30
 
 
-def choose(run: Run, text: Text, ranks: Ranks, with_forecast: bool = False) -> tuple[Run, Forecast | None]:
-    """Choose what ``minutes`` leave open: the size of the model, the batch size and other settings of the training.
+class Speed(NamedTuple):
+    """Seconds of a training step for each of its tokens: for each layer, and for each multiplication of the network."""
 
-    Returns the run with the chosen settings, and what to expect of it, if anything was open or ``with_forecast``.
-    Raises ValueError if the run does not fit into the memory.
+    per_layer: float
+    per_multiplication: float
+
+    def tokens_per_second(self, model: ModelArgs) -> float:
+        return 1 / (self.per_layer * model.n_layers + self.per_multiplication * multiplications(model))
+
+
+def multiplications(model: ModelArgs) -> int:
+    """The multiplications of a forward pass for each token, in matrices and in attention to half of the context."""
+    attention = model.n_layers * model.n_heads * model.head_dim * model.max_seq_len
+    return count_parameters(model).hidden + model.dim * model.vocab_size + attention
+
+
+def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
+    """Choose what ``minutes`` leave open.
+
+    Returns the run with the chosen settings, and the tokens per second to expect, if anything was open or
+    ``with_speed``. Raises ValueError if the run does not fit into the memory.
     """
-    choosing = needs_choice(run)
-    if not choosing:
-        check_training_memory(run.model, run.train, ranks)
-        if not with_forecast:
-            return run, None
-    measure = partial(tokens_per_second, run.network, text.dataset, ranks)
-    with note_if_slow("timing         models on this machine, to know what fits into the time"):
-        ngram_loss = lowest_ngram_loss(text.dataset, text.tokenizer.vocab_size)
-        planner = Planner(run, len(text.dataset.train), ngram_loss, ranks.world_size)
-        if not choosing:
-            return run, planner.forecast(run.model, run.train, measure(run.model, run.train))
-        speeds = time_models(measure, planner, ranks)
-    run, forecast = planner.choose(speeds)
+    speed: float | None = None
+    if run.needs_choice or with_speed:
+        with note_if_slow("timing         models on this machine, to know what fits into the time"):
+            if not run.needs_choice:
+                speed = measure_speed(run, run.model, text.dataset, ranks)
+            elif run.has_size:
+                speed = measure_speed(run, run.model, text.dataset, ranks)
+                run = plan(run, run.model, speed, len(text.dataset.train), ranks)
+            else:
+                run, speed = choose_size(run, text.dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
-    return run, forecast
+    return run, speed
 
 
-def time_models(
-    measure: Callable[[ModelArgs, TrainArgs], float], planner: Planner, ranks: Ranks
-) -> dict[ModelArgs, float]:
-    """The tokens per second of the candidate models, from small to large, by ``measure``.
+def choose_size(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
+    """Choose from LADDER; returns also the tokens per second of the chosen model."""
+    text_tokens = len(dataset.train)
+    models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
+    small, large = (models[number] for number in TIMED)
+    speed = solve(small, large, *(measure_speed(run, model, dataset, ranks) for model in (small, large)))
+    chosen = plan(run, small, speed.tokens_per_second(small), text_tokens, ranks)
+    for model in models[1:]:
+        tokens, parameters = training_tokens(run, speed.tokens_per_second(model)), count_parameters(model).hidden
+        if tokens < min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * text_tokens):
+            break
+        if parameters > MAX_PARAMETERS_PER_TOKEN * text_tokens:
+            break
+        planned = plan(run, model, speed.tokens_per_second(model), text_tokens, ranks)
+        if not fits(planned.model, planned.train, ranks):
+            break
+        chosen = planned
+    return chosen, speed.tokens_per_second(chosen.model)
 
-    It stops when the next one has a higher predicted loss, or does not fit into the memory. A model is timed with about
-    the batch size that it would get, which depends on its speed, or before it is known, on that of the one before it.
-    Raises ValueError if not even the first one fits.
+
+def solve(small: ModelArgs, large: ModelArgs, small_speed: float, large_speed: float) -> Speed:
+    """The speed of any model from the tokens per second of two: two equations with two unknowns."""
+    per_layer = 1 / small_speed / small.n_layers  # if multiplications cost nothing
+    extra = multiplications(large) - multiplications(small) * large.n_layers / small.n_layers
+    per_multiplication = max(0.0, (1 / large_speed - per_layer * large.n_layers) / extra)
+    return Speed(max(0.0, per_layer - per_multiplication * multiplications(small) / small.n_layers), per_multiplication)
+
+
+def training_tokens(run: Run, speed: float) -> float:
+    """The tokens that ``speed`` tokens per second leave time for."""
+    return 60 * TRAINING_SHARE * (run.train.minutes or 0) * speed
+
+
+def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Ranks) -> Run:
+    """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
+
+    The batch grows with the square root of the tokens, and above a vocabulary of 2048 with the square root of the
+    vocabulary, because it would otherwise hold few examples of each piece. Weight decay keeps a model from memorising
+    the text; where it would not memorise, more than 0.1 raises the loss.
     """
-    speeds: dict[ModelArgs, float] = {}
-    for _ in range(ROUNDS):
-        speed = FIRST_GUESS
-        lowest_loss = math.inf
-        for model in planner.candidates():
-            tokens = planner.planned_tokens(model, speeds.get(model, speed))
-            train = planner.training_settings(model, tokens)
-            try:
-                check_training_memory(model, train, ranks)
-            except ValueError:
-                if speeds:
-                    break
-                raise
-            speed = speeds[model] = max(speeds.get(model, 0.0), measure(model, train))
-            loss = planner.predicted_loss(model, planner.planned_tokens(model, speed))
-            if loss >= lowest_loss:
-                break
-            lowest_loss = loss
-    return speeds
+
+    def unless_given(**settings: Any) -> dict[str, Any]:
+        return {name: value for name, value in settings.items() if name not in run.given}
+
+    train, fine_tuning = run.train, run.train.init_from is not None
+    tokens = training_tokens(run, speed)
+    most = (FINE_TUNING_PASSES if fine_tuning else MAX_PASSES) * text_tokens
+    ends_early = tokens > most and train.max_steps is None and (fine_tuning or not run.has_size)
+    if ends_early:
+        tokens = most
+    if fine_tuning:
+        model = replace(model, **unless_given(max_seq_len=fine_tuning_context(model, tokens)))
+    step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
+    rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
+    on_gpu = local_device(train.device, ranks).type != "cpu"
+    rows = max(2, min(rows, MAX_ROWS * (ranks.world_size if on_gpu else 1)))
+    if fine_tuning:
+        rows = max(1, min(rows, int(tokens / (MIN_STEPS * model.max_seq_len))))
+    train = replace(train, **unless_given(batch_size=ranks.world_size * max(1, round(rows / ranks.world_size))))
+
+    step_tokens = train.batch_size * model.max_seq_len
+    if ends_early:
+        train = replace(train, max_steps=max(1, round(tokens / step_tokens)))
+    if train.max_steps is not None:
+        tokens = min(tokens, train.max_steps * step_tokens)
+    memorization = tokens / text_tokens * math.sqrt(count_parameters(model).total / text_tokens)
+    if not run.has_size:
+        model = replace(model, **unless_given(tie_embeddings=memorization > TIE_ABOVE))  # takes the same time
+    # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
+    weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
+    eval_every = first_digit(max(1, int(tokens / step_tokens) // 10))
+    open_settings = unless_given(
+        decay_start=0.1,
+        weight_decay=round(weight_decay, 1),
+        eval_every=eval_every,
+        eval_tokens=max(1, min(int(VALIDATION_SHARE * eval_every * step_tokens), TrainArgs.eval_tokens)),
+        sample_every=2 * eval_every,
+    )
+    train = replace(train, **open_settings)
+    if on_gpu:
+        train = replace(train, **unless_given(micro_batch_size=fitting_micro_batch(model, train, ranks)))
+    chosen = {"max_seq_len", "batch_size", "micro_batch_size", "max_steps", *open_settings}
+    if not run.has_size:
+        chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
+    return replace(run, model=model, train=train, given=run.given | chosen)
 
 
-def tokens_per_second(
-    network: type[Transformer], dataset: Dataset, ranks: Ranks, model: ModelArgs, train: TrainArgs
-) -> float:
-    """Tokens per second of the fastest of three or more steps, for 0.35 seconds or longer.
+def fine_tuning_context(model: ModelArgs, tokens: float) -> int:
+    """A context in which the run has at least MIN_STEPS steps of two sequences: a power of two, at least 64."""
+    return min(model.max_seq_len, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
 
-    Once 1.5 seconds have passed it stops, even after a single step. The fastest step counts because other programs can
-    only make a step slower. One process is timed, with its share of the batch; the others are assumed to be as fast,
-    and the result is the speed of all together.
+
+def first_digit(number: int) -> int:
+    """The number with its other digits replaced by zeros, because 200 is easier to follow than 237."""
+    unit = 10 ** (len(str(number)) - 1)
+    return number // unit * unit
+
+
+def fits(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> bool:
+    """Whether the run fits into the memory that is free."""
+    try:
+        check_training_memory(model, train, ranks)
+    except ValueError:
+        return False
+    return True
+
+
+def fitting_micro_batch(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> int:
+    """The sequences that a process computes at once: its share of the batch, halved until it fits into the memory."""
+    rows = train.batch_size // ranks.world_size
+    while rows > 1 and not fits(model, replace(train, micro_batch_size=rows), ranks):
+        rows = (rows + 1) // 2
+    return rows
+
+
+def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> float:
+    """The tokens per second of training ``model``: of the fastest step, because other programs only slow steps down.
+
+    Takes three steps or more for a third of a second; after 1.5 seconds two steps are enough. A step has as many tokens
+    as cost about TIMED_OPERATIONS, so that a large model is timed in seconds. One process is
+    timed, with its share of the batch, and the others are assumed to be as fast; the result is the speed of all.
     """
-    device = local_device(train.device, ranks)
-    share = replace(train, batch_size=train.batch_size // ranks.world_size, compile=False, fsdp=False)
-    torch.manual_seed(train.seed)
-    trainer = Trainer(network(model).to(device), dataset, share)
+    device = local_device(run.train.device, ranks)
+    tokens = min(2048, max(64, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
+    context = min(model.max_seq_len, tokens)
+    share = replace(run.train, batch_size=max(1, tokens // context), micro_batch_size=None, compile=False, fsdp=False)
+    torch.manual_seed(run.train.seed)
+    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, share)
     trainer.parallel.train()
     seconds: list[float] = []
-    while sum(seconds) < 1.5 and (len(seconds) < 3 or sum(seconds) < 0.35):
+    while len(seconds) < 2 or (sum(seconds) < 1.5 and (len(seconds) < 3 or sum(seconds) < 0.35)):
         begin = time.perf_counter()
         trainer.step(1.0)
         if device.type != "cpu":
             torch.accelerator.synchronize(device)  # the optimizer may still be running
         seconds.append(time.perf_counter() - begin)
-    return train.batch_size * model.max_seq_len / min(seconds)
+    return ranks.world_size * share.batch_size * context / min(seconds)

@@ -15,12 +15,12 @@ from ..cli import explain_out_of_memory, format_flags, format_path, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
-from .config import Run
+from .choice import TRAINING_SHARE
+from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import PROCESS, count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
-from .sizing import Forecast
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
@@ -124,8 +124,8 @@ class Console:
         return 0
 
 
-def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, **more: str) -> str:
-    """The size, the settings and the forecast of the run, and ``more`` rows."""
+def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more: str) -> str:
+    """The size and the settings of the run, what to expect at ``speed`` tokens per second, and ``more`` rows."""
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
@@ -151,27 +151,25 @@ def announcement(run: Run, text: Text, ranks: Ranks, forecast: Forecast | None, 
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
     }
-    if forecast:
-        rows["expected"] = describe_forecast(forecast, step_tokens, text)
+    if speed:
+        rows["expected"] = expectation(args, step_tokens, speed, data)
     if run.resume:
         rows["resuming"] = "; ".join(run.changes) or "with the same settings"
     return format_rows(rows | more)
 
 
-def describe_forecast(forecast: Forecast, step_tokens: int, text: Text) -> str:
-    """The predicted loss and steps, and a warning if the run teaches little."""
-    loss, tokens = forecast.loss, forecast.steps * step_tokens
-    line = f"{quantity(forecast.steps, 'step')}, {epochs(tokens, text.dataset)}, at "
-    line += f"{forecast.tokens_per_second:,.0f} tokens/s"
-    if loss is not None:
-        bits = bits_per_byte(loss, text.dataset)
-        line = f"about {loss:.2f} nats per token, {bits:.2f} bits per byte, after {line}"
-    if forecast.ends_early:
-        seconds = tokens / forecast.tokens_per_second
-        line += f", ending after about {tqdm.format_interval(seconds)}: more steps are hardly worth their time"
-    too_few_steps = forecast.steps < WARN_BELOW_STEPS and not forecast.ends_early
-    if too_few_steps or (loss is not None and loss > 0.9 * text.unigram_loss):
-        line += "; too little to learn much from: give more text, more minutes, or a smaller --batch_size"
+def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Dataset) -> str:
+    """The steps, the passes over the text and the time to expect, and a warning if the steps are few."""
+    seconds = args.step_limit * step_tokens / speed
+    if args.minutes is not None:
+        seconds = min(seconds, 60 * args.minutes * TRAINING_SHARE)
+    steps = max(1, int(seconds * speed / step_tokens))
+    line = (
+        f"about {quantity(steps, 'step')}, {epochs(steps * step_tokens, dataset)}, in "
+        f"{tqdm.format_interval(seconds / TRAINING_SHARE)} at {speed:,.0f} tokens/s"
+    )
+    if steps < WARN_BELOW_STEPS:
+        line += "; too few to learn much from: give more minutes, more text, or a smaller --batch_size"
     return line
 
 

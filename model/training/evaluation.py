@@ -1,4 +1,4 @@
-"""The loss, its mean on the validation text, and the losses of n-gram models.
+"""The loss, its mean on the validation text, and the loss of guesses by frequency.
 
 Evaluation draws no random numbers, so it does not change the run.
 """
@@ -16,7 +16,6 @@ from .config import TrainArgs
 from .distributed import Ranks
 
 SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
-PRIOR_COUNT = 5  # in an n-gram model, the (n-1)-gram prediction weighs as much as this many occurrences
 
 
 def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
@@ -53,36 +52,11 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
 
 
-def ngram_losses(dataset: Dataset, vocab_size: int, order: int = 1) -> list[float]:
-    """Nats per validation token of n-gram models, for n = 1 (unigrams: token frequencies alone), 2, 3 …
-
-    The list stops before the first n at which the loss rises, and at ``order`` at the latest. Of a long text, the
-    tokens of ``sampled_blocks`` are counted. Unigrams have add-one smoothing. For larger n, the prediction of
-    the (n-1)-gram model is added to the counts like PRIOR_COUNT occurrences.
-    """
-    train, val = (sampled_blocks(ids).astype(np.int64) for ids in (dataset.train, dataset.val))
-    ids = np.concatenate([train, val])
-    ngrams = ids  # a number for the n-gram that begins at each token; equal n-grams have equal numbers
-    probability = np.full(len(val), 1 / vocab_size)  # of each validation token, by the (n-1)-gram model
-    # How often the context of each validation token, the n-1 tokens before it, occurs in train. For n = 1 the context
-    # is empty, so every token of train counts.
-    context_counts = np.array(len(train))
-    prior = vocab_size  # times the first probability, 1 / vocab_size, this adds 1 to each count
-    losses: list[float] = []
-    for n in range(1, min(order, len(train), len(val)) + 1):
-        train_counts = np.bincount(ngrams[: len(train) - n + 1], minlength=int(ngrams.max()) + 1)
-        counts = train_counts[ngrams[len(train) :]]  # (len(val) - n + 1,)
-        probability = (counts + prior * probability[-len(counts) :]) / (context_counts + prior)
-        scored = probability[1:] if n == 1 else probability  # the first token is never predicted
-        losses.append(float(-np.log(scored).mean()))
-        if losses[-1] > min(losses):
-            return losses[:-1]
-        # For n + 1, the context of a token is the n-gram before it. The last n-gram has no token after it.
-        context_counts = counts[:-1]
-        prior = PRIOR_COUNT
-        if n < order:
-            ngrams = np.unique(ngrams[:-1] * vocab_size + ids[n:], return_inverse=True)[1]
-    return losses
+def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
+    """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
+    train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val)
+    counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
+    return float(-np.log(counts[val[1:]] / counts.sum()).mean())  # the first token is never predicted
 
 
 def sampled_blocks(ids: np.ndarray) -> np.ndarray:

@@ -17,7 +17,7 @@ from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
 from ..weights import load_tokenizer
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
 from .distributed import Ranks
-from .evaluation import ngram_losses, sampled_blocks
+from .evaluation import sampled_blocks, unigram_loss
 from .state import read_progress
 
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
@@ -90,7 +90,7 @@ def read_text(run: Run) -> tuple[Run, Text, list[str]]:
     run = replace(run, data=replace(data, start_text=start_text))
     if not run.resume and not run.train.init_from:
         run = replace(run, model=replace(run.model, vocab_size=tokenizer.vocab_size))
-    return run, Text(tokenizer, dataset, start_text, ngram_losses(dataset, tokenizer.vocab_size)[0]), notes
+    return run, Text(tokenizer, dataset, start_text, unigram_loss(dataset, tokenizer.vocab_size)), notes
 
 
 def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:

@@ -16,7 +16,6 @@ from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, SETTINGS_CLASSES, DataArgs, Run
 from .distributed import Ranks, local_device
 from .run_directory import check_free
-from .sizing import has_size, needs_choice
 from .state import read_progress
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
@@ -40,7 +39,7 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     for spec in (*data.data, *data.val_data):
         if ranks.world_size > 1 and is_pipe(spec) and not run.keeps_text:
             raise ValueError(f"{spec} is a pipe, which only one of several processes can read: save the text to a file")
-    if train.batch_size % ranks.world_size and ("batch_size" in run.given or not needs_choice(run)):
+    if train.batch_size % ranks.world_size and ("batch_size" in run.given or not run.needs_choice):
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
@@ -66,7 +65,7 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
     run = Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
     is_short = train.minutes is not None and train.minutes < SHORT_RUN_MINUTES
-    if is_short and needs_choice(run) and not has_size(run) and "max_seq_len" not in given:
+    if is_short and run.needs_choice and not run.has_size and "max_seq_len" not in given:
         run = replace(run, model=replace(model, max_seq_len=SHORT_CONTEXT))
     return run
 

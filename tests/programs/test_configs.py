@@ -12,7 +12,6 @@ from model.training.estimate import count_parameters
 from model.training.evaluation import cross_entropy
 from model.training.optimizer import build_optimizers
 from model.training.settings import resolve
-from model.training.sizing import needs_choice
 from train import sort_arguments
 
 ROOT = Path(__file__).parents[2]
@@ -41,7 +40,7 @@ def test_stories15m_has_the_size_of_its_checkpoint_and_the_demo_is_the_same_for_
     model = resolved(ROOT / "configs/stories15M.toml").model
     assert (model.n_heads, model.max_seq_len, count_parameters(model).total) == (6, 256, 15_191_712)
     demo = resolved(ROOT / "configs/demo.toml")
-    assert not needs_choice(demo)
+    assert not demo.needs_choice
     assert {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"} <= demo.given
 
 

@@ -25,11 +25,11 @@ from model.cli import read_toml
 from model.text import sources
 from model.text.token_cache import cache_entries, cache_home
 from model.training import choice, run_text
+from model.training.choice import LADDER
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import locked
 from model.training.run_text import read_run_data_args, read_run_dataset
-from model.training.sizing import LADDER
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -370,7 +370,7 @@ def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_run_can_be_resu
 @pytest.fixture
 def speed(monkeypatch):
     """A fixed speed, so that the choice does not depend on a clock."""
-    monkeypatch.setattr(choice, "tokens_per_second", lambda *args: 3e8 / count_parameters(args[3]).hidden)
+    monkeypatch.setattr(choice, "measure_speed", lambda run, model, *rest: 3e9 / count_parameters(model).hidden)
 
 
 def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
@@ -381,7 +381,7 @@ def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
     settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
     assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0][:2], 0.02)
     assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
-    assert re.search(r"expected       about .* after [\d,]+ steps?, .* epochs, at [\d,]+ tokens/s; too little to", err)
+    assert re.search(r"expected       about [\d,]+ steps?, .* epochs, in .* at [\d,]+ tokens/s", err)
     assert load_model("first").args.dim == settings["dim"]
     stderr_of(capsys, "first/config.toml", "--out_dir", "again")
     repeated = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
@@ -397,10 +397,10 @@ def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     for row in ("model", "memory", "text", "training", "expected", "command"):
         assert re.search(rf"^{row} ", out, re.MULTILINE)
     assert "bytes each, vocabulary of" in out
-    assert "ending after about" in out  # 12 epochs of 3 KB take seconds of the three minutes
+    assert re.search(r"expected .* 1\d\.\d epochs, in 00:", out), "12 epochs of 3 KB take seconds of the minutes"
     assert run("small.toml", "--data", "text.txt", "--plan") == 0
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
-    assert "ending after" not in capsys.readouterr().out  # the user limited the steps
+    assert "about 5 steps" in capsys.readouterr().out
     assert all_files() == before
     Path("runs/small").mkdir(parents=True)
     assert not any(entry.runs for entry in cache_entries(cache_home())), "a plan uses no entry of the cache"
@@ -412,7 +412,7 @@ def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):
     argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
     assert run(*argv, "--plan") == 0
     planned = rows(capsys.readouterr().out)
-    monkeypatch.setattr(choice, "tokens_per_second", lambda *args: 3e7 / count_parameters(args[3]).hidden)
+    monkeypatch.setattr(choice, "measure_speed", lambda run, model, *rest: 3e8 / count_parameters(model).hidden)
     monkeypatch.setattr(train, "Trainer", interrupted)
     assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 130
     assert run(*argv, "--out_dir", "other") == 130
@@ -430,7 +430,6 @@ def test_the_command_of_a_fine_tuning_plan_is_complete(capsys, speed):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--rope_theta", "500.0")
     assert run("text.txt", "--init_from", "base", "--minutes", "1", "--plan") == 0
     planned = rows(capsys.readouterr().out)
-    assert "nats" not in planned["expected"]  # the law does not cover fine-tuning
     assert run(*shlex.split(planned["command"])[2:], "--plan") == 0
     repeated = rows(capsys.readouterr().out)
     assert repeated == planned | {"expected": repeated["expected"]}  # which depends on the clock

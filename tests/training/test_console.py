@@ -10,10 +10,9 @@ import pytest
 from training_helpers import ARGS, dataset, make_run, trainer
 
 from model.training.config import TrainArgs
-from model.training.console import Console, announcement, describe_forecast, summary
+from model.training.console import Console, announcement, expectation, summary
 from model.training.distributed import Ranks
 from model.training.run_text import Text
-from model.training.sizing import Forecast
 from model.training.state import Progress
 
 
@@ -47,36 +46,36 @@ def test_the_announcement(monkeypatch):
     monkeypatch.setattr("model.training.console.free_memory", lambda device: 3 * 10**9)
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
     run = replace(make_run(**settings, init_from=Path("base")), resume=True, changes=("lr 0.1 -> 0.2", "seed 1 -> 2"))
-    forecast = Forecast(2400.0, 48, 1.25, ends_early=True)
-    assert announcement(run, TEXT, Ranks(), forecast, directory="runs/my run").splitlines() == [
+    assert announcement(run, TEXT, Ranks(), 2400.0, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory         about 401 MB at the peak, 3.0 GB free",
         "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11; "
         "cached in cache/tokens-1",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
-        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.006, dropout 0",
-        "expected       about 1.25 nats per token, 1.80 bits per byte, after 48 steps, 6.1 epochs, at 2,400 tokens/s, "
-        "ending after about 00:01: more steps are hardly worth their time",
+        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.0003, dropout 0",
+        "expected       about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s; too few to learn much from: give more "
+        "minutes, more text, or a smaller --batch_size",
         "resuming       lr 0.1 -> 0.2; seed 1 -> 2",
         "directory      runs/my run",
     ]
 
 
 @pytest.mark.parametrize(
-    ("forecast", "warns"),
+    ("settings", "steps", "time"),
     [
-        (Forecast(2400.0, 500, 2.2), True),  # hardly better than a unigram model
-        (Forecast(2400.0, 9, 1.2), True),
-        (Forecast(2400.0, 9, 1.2, ends_early=True), False),
-        (Forecast(2400.0, 500, 1.2), False),
-        (Forecast(2400.0, 99), True),
-        (Forecast(2400.0, 100), False),
+        ({"max_steps": 600}, "600 steps, 76.8 epochs", "00:17"),
+        (
+            {"minutes": 2.0},
+            "4,185 steps, 535.7 epochs",
+            "02:00",
+        ),  # the rest is for validations, checkpoints and samples
+        ({"minutes": 2.0, "max_steps": 99}, "99 steps, 12.7 epochs", "00:02"),
     ],
 )
-def test_the_forecast_warns_if_the_run_teaches_little(forecast, warns):
-    line = describe_forecast(forecast, 64, TEXT)
-    assert ("too little to learn much from" in line) == warns
-    assert ("nats" in line) == (forecast.loss is not None)
+def test_a_run_ends_after_its_steps_or_its_minutes(settings, steps, time):
+    line = expectation(TrainArgs(**settings), 64, 2400.0, TEXT.dataset)
+    assert line.startswith(f"about {steps}, in {time} at 2,400 tokens/s")
+    assert ("too few to learn much from" in line) == (steps[0:3] == "99 ")
 
 
 def result(**progress):

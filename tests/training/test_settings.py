@@ -10,7 +10,6 @@ from model.cli import toml_text
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.settings import resolve
-from model.training.sizing import needs_choice
 from model.weights import save_model
 
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
@@ -43,10 +42,10 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults():
 
 def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
-    assert (chosen.train.minutes, "dim" in chosen.given, needs_choice(chosen)) == (2.5, False, True)
+    assert (chosen.train.minutes, "dim" in chosen.given, chosen.needs_choice) == (2.5, False, True)
     assert resolved(data=("a.txt",), minutes=7.0).train.minutes == 7.0
     by_steps = resolved(data=("a.txt",), max_steps=9)
-    assert (by_steps.train.minutes, by_steps.train.max_steps, needs_choice(by_steps)) == (None, 9, False)
+    assert (by_steps.train.minutes, by_steps.train.max_steps, by_steps.needs_choice) == (None, 9, False)
 
 
 @pytest.mark.parametrize(
@@ -137,8 +136,9 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
     assert resolved("tune.toml").train.lr == 0.5
     assert resolved(data=("a.txt",)).train.lr == 0.02
     assert resolved(data=("a.txt",), optimizer="adamw").train.lr == 0.003
-    assert resolved(init_from=published).train.lr == 0.006
-    assert resolved(init_from=published, optimizer="adamw").train.lr == 0.0009
+    tuned = resolved(init_from=published).train
+    assert (tuned.optimizer, tuned.lr) == ("adamw", 0.0003)
+    assert resolved(init_from=published, optimizer="muon").train.lr == 0.002
     write_run("run", lr=0.02, init_from=published)
     assert resolved(resume=True, out_dir=Path("run")).train.lr == 0.02  # not lowered again
 
@@ -158,7 +158,7 @@ def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name
 
 def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():
     three = Ranks(world_size=3)
-    assert needs_choice(resolved(ranks=three, data=("a.txt",), minutes=1.0))
+    assert resolved(ranks=three, data=("a.txt",), minutes=1.0).needs_choice
     for settings in ({"minutes": 1.0, "batch_size": 7}, {"max_steps": 9}):
         with pytest.raises(ValueError, match=r"batch_size is \d+, for 3 processes: give a multiple of 3"):
             resolved(ranks=three, data=("a.txt",), **settings)
