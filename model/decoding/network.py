@@ -139,6 +139,8 @@ def in_loops(module: nn.Module) -> nn.Module:
     if isinstance(module, kernels.FastLinear | kernels.FastTiedOutput):
         module.product = linear
     elif isinstance(module, int8.Int8Linear):
+        if not kernels.CPU.avx512 and module.scales.shape[1] == 1 and module.weight.shape[1] % 4 == 0:
+            return Int8Words(module)
         module.product = int8_linear
     elif vars(module).get("attend") is kernels.attend:
         module.attend = attend  # type: ignore[assignment]
@@ -176,6 +178,39 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     if x.shape[0] > 1 or scales.shape[1] > 1 or not kernels.CPU.avx512:
         return int8.int8_linear(x, weight, scales)
     return (row_sums(x, weight) * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
+
+
+class Int8Words(int8.Int8Linear):
+    """``Int8Linear`` whose weight is read as words of four numbers, for processors without AVX-512.
+
+    There the compiler converts eight-bit numbers one by one, but shifts eight words at once.
+    """
+
+    words: Tensor  # (out, in / 4) int32, in the memory of the weight
+
+    def __init__(self, layer: int8.Int8Linear) -> None:
+        super().__init__(int8.Quantized(layer.weight, layer.scales), layer.bias)
+        self.register_buffer("words", self.weight.view(torch.int32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.shape[0] > 1:
+            return super().forward(x)
+        out = (word_sums(x, self.words) * self.scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
+        return out if self.bias is None else out + self.bias
+
+
+def word_sums(x: Tensor, words: Tensor) -> Tensor:
+    """As ``row_sums``: x (..., in), one row, times the numbers in words (out, in / 4) -> (out,)."""
+    parts = PARTS if words.numel() * 4 >= MIN_LARGE_WEIGHTS else 1
+    columns = words.shape[1]
+    # Row i has the numbers of x for number i of each word; ``as_strided`` as above.
+    x32 = x.float().view(-1, 4).T.contiguous().as_strided((4, columns), (columns, 1))
+    sums = []
+    for part in words.chunk(parts):
+        # Number i of a little-endian word is its bits from 8 i on; the right shift repeats their sign.
+        numbers = [((part << (24 - 8 * i)) >> 24).float() for i in range(4)]  # (out / parts, in / 4) each
+        sums.append(sum(each * row for each, row in zip(numbers, x32)).sum(-1))
+    return torch.cat(sums)
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
