@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
@@ -28,6 +29,15 @@ from ..transformer import Transformer
 from ..weights import int8
 
 LIBRARY = Path(__file__).resolve().parent.parent
+SOURCES = (  # the files that the compiled code depends on: what ``Part.forward`` calls, and how it is compiled
+    "attention.py",
+    "cache.py",
+    "decoding/network.py",
+    "kernels.py",
+    "rope.py",
+    "transformer.py",
+    "weights/int8.py",
+)
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
 # in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
@@ -55,7 +65,8 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     So the logits of a call are (B, 1, V), because those of a long prompt would take much memory. With ``compile``, the
     forward pass of one token of each row is compiled code, which is compiled at the first token, unless the cache
     directory has it. Raises ValueError if there is no compiler, and if the network has modules that are not of this
-    library, because the file's name cannot tell what they compute.
+    library, because the file's name cannot tell what they compute. A subclass that changes only the table of rotations
+    can be compiled, because the table is an input of the code.
 
     The copy shares all parameters and hooks, so changing weights in place takes effect at the next token. A network
     that this function has returned is not changed.
@@ -88,9 +99,12 @@ class LastLogits(nn.Module):
 def check_compilable(model: Transformer) -> None:
     """Raise ValueError unless ``model`` can be compiled here."""
     own = (__package__.partition(".")[0], "torch")
+    changed = [name for name in ("forward", "embed") if getattr(type(model), name) is not getattr(Transformer, name)]
+    if changed:
+        raise ValueError(f"compile would skip {changed[0]} of {type(model).__name__}: leave compile out")
     for module in model.modules():
         name = type(module).__name__
-        if type(module).__module__.partition(".")[0] not in own:
+        if module is not model and type(module).__module__.partition(".")[0] not in own:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
@@ -287,11 +301,14 @@ class CompiledPart:
         with suppress(RuntimeError):  # no such file, or a damaged one
             return load(path, weights)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
-            program = export(self.part, x, rotations, mask, cache)
-            write_atomically(path, lambda temporary: build(program, temporary))
-        return load(path, weights)
+        with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
+            with suppress(RuntimeError):
+                return load(path, weights)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+                program = export(self.part, x, rotations, mask, cache)
+                write_atomically(path, lambda temporary: build(program, temporary))
+            return load(path, weights)
 
 
 @torch.no_grad()
@@ -327,7 +344,7 @@ def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache:
 
 def file_of(part: Part, weights: dict[str, Tensor], inputs: list[Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
-    source = b"".join(path.read_bytes() for path in sorted(LIBRARY.rglob("*.py")))
+    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
     given = [(x.ndim, x.shape[0] == 1, x.dtype) for x in inputs]

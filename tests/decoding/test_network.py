@@ -1,7 +1,9 @@
 """The decoding network: the same weights and logits, and the caller's model is not changed."""
 
 import copy
+import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -9,8 +11,9 @@ from greedy import greedy
 from torch import nn
 from torch.utils import _pytree as pytree
 
-from model import KVCache, generate
-from model.decoding.network import compile_part, for_decoding, load
+from model import KVCache, Transformer, generate
+from model.decoding import network as decoding
+from model.decoding.network import LIBRARY, SOURCES, compile_part, for_decoding, load
 from model.weights import load_model, save_model
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
@@ -188,11 +191,56 @@ def test_what_the_file_cannot_know_is_refused(small_model):
         generate(model, [[1]], 2, compile=True)
     handle.remove()
 
-    class Other(type(model)):
+    class Other(nn.Linear):
         pass
 
+    model.layers[1].feed_forward.w1 = Other(48, 64, bias=False)
     with pytest.raises(ValueError, match="has Other"):
-        generate(Other(model.args), [[1]], 2, compile=True)
+        generate(model, [[1]], 2, compile=True)
+
+    class Scaled(Transformer):
+        def forward(self, *args):
+            return super().forward(*args) / 2
+
+    with pytest.raises(ValueError, match="skip forward of Scaled"):
+        generate(Scaled(model.args), [[1]], 2, compile=True)
+
+
+def test_a_subclass_with_another_table_is_compiled(small_args, files):
+    class Still(Transformer):
+        def __init__(self, args):
+            super().__init__(args)
+            self.freqs_cis = torch.ones_like(self.freqs_cis)
+
+    model = Still(small_args(n_layers=1))
+    torch.nn.init.normal_(model.output.weight)
+    assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
+    assert files() == 1
+
+
+def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_part_runs(small_model, each_processor):
+    model, used = small_model(n_layers=1, qk_norm=True).eval(), set()
+    network = for_decoding(model, compile=True)
+    cache = KVCache(model.args)
+    tensors = [cache.layers[0].keys, cache.layers[0].values]
+    rotations = torch.view_as_real(model.freqs_cis)[:4]
+    sys.setprofile(lambda frame, *_: used.add(frame.f_code.co_filename))
+    try:
+        network.forward.parts[0](torch.tensor([[1]]), rotations, None, tensors)
+    finally:
+        sys.setprofile(None)
+    library = [Path(name) for name in used if Path(name).is_relative_to(LIBRARY)]
+    assert library
+    assert {name.relative_to(LIBRARY).as_posix() for name in library} <= {*SOURCES}
+
+
+def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, monkeypatch):
+    model, exports = small_model(n_layers=1), []
+    monkeypatch.setattr(decoding, "export", lambda *args, export=decoding.export: exports.append(1) or export(*args))
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(lambda _: list(generate(model, [[1, 2]], 5, compile=True)), range(2)))
+    assert texts[0] == texts[1]
+    assert len(exports) == files() == 1
 
 
 def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
