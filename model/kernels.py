@@ -244,20 +244,22 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
         return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
     enable_gqa = K != H
-    if enable_gqa and q.device.type != "cpu":
-        # With a mask or in float32, CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores.
+    needs_mask = mask is not None or (T < S and not q.is_cuda)
+    if enable_gqa and q.device.type != "cpu" and (needs_mask or q.dtype == torch.float32):
+        # In these cases CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores: 2048 float32 queries
+        # of 4 rows with 32 heads take 4,800 MB and 9 ms with it, 190 MB and 2.3 ms without (H200).
         k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
         enable_gqa = False
     if mask is None and T == S:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
     if mask is not None:
         mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
-    elif q.is_cuda:  # `is_causal` would align the mask to the first key, not to the last
+    elif needs_mask:  # `is_causal` would align the mask to the first key, not to the last
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
+    else:
         from torch.nn.attention.bias import causal_lower_right  # here, because it imports the compiler: two seconds
 
         mask = causal_lower_right(T, S)  # no tensor, so that the fastest kernel takes it
-    else:
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
     return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
 
 
