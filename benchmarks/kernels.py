@@ -1,4 +1,4 @@
-"""Time all kernels for products and attention on this machine, and compare them with the choice of model/kernels.py.
+"""Time all ways to compute products and attention on this machine, and compare them with what is chosen.
 
     python benchmarks/kernels.py                        a minute or two
     python benchmarks/kernels.py --only attention --dtypes bfloat16
@@ -24,12 +24,13 @@ from torch import Tensor
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.generate import bandwidth
 from model import kernels
-from model.weights.int8 import quantize
+from model.decoding import network
+from model.weights import int8
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
-ONE_ROW = ("mv", "mv in slices", "elementwise")  # implementations for one row of x alone
-COMPILED = ("elementwise",)  # many sums, which only a compiler turns into one loop
+ONE_ROW = ("mv", "mv in slices")  # implementations for one row of x alone
+COMPILED_LINEAR = kernels.LINEAR | {"loop": network.linear}  # the last one is what a compiled token runs
 BYTES = 2**28  # of weights that are read in one round
 
 
@@ -122,16 +123,6 @@ def name_of(kernel: object, candidates: dict[str, Callable[..., Tensor]]) -> str
     return next(name for name, candidate in candidates.items() if candidate is kernel)
 
 
-def choice_when_compiled(rule: Callable[..., object], *arguments: object) -> object:
-    """The choice of a rule inside torch.compile."""
-    is_compiling = torch.compiler.is_compiling
-    torch.compiler.is_compiling = lambda: True
-    try:
-        return rule(*arguments)
-    finally:
-        torch.compiler.is_compiling = is_compiling
-
-
 @torch.no_grad()
 def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
     for rows in ROWS:
@@ -140,33 +131,41 @@ def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
             weights = [(torch.randn(out, columns).to(dtype),) for _ in range(count)]
             x = torch.randn(rows, 1, columns).to(dtype)
             case = f"{rows} x {out} x {columns}"
-            left_out = COMPILED if rows == 1 else ONE_ROW
-            candidates = {name: product for name, product in kernels.LINEAR.items() if name not in left_out}
-            chosen = name_of(kernels.choose_linear(x, weights[0][0]), kernels.LINEAR)
-            report.products(case, candidates, chosen, x, weights, rounds)
+            candidates = {name: product for name, product in kernels.LINEAR.items() if rows == 1 or name not in ONE_ROW}
+            report.products(case, candidates, name_of(kernels.choose_linear(x), kernels.LINEAR), x, weights, rounds)
             if rows == 1:
-                chosen = name_of(choice_when_compiled(kernels.choose_linear, x, weights[0][0]), kernels.LINEAR)
-                report.products(f"{case}, compiled", compile_all(kernels.LINEAR), chosen, x, weights, rounds)
+                report.products(f"{case}, compiled", compile_all(COMPILED_LINEAR), "loop", x, weights, rounds)
 
 
 @torch.no_grad()
 def time_int8_products(rounds: int, report: Report) -> None:
+    eager: dict[str, Product] = {"packed": int8.packed, "dequantized": int8.dequantized}
     for out, columns in SHAPES:
-        weights = [tuple(quantize(torch.randn(out, columns))) for _ in range(max(2, BYTES // (out * columns)))]
-        scales = weights[0][1]
+        count = max(2, BYTES // (out * columns))
+        weights = [tuple(int8.quantize(torch.randn(out, columns))) for _ in range(count)]
+        words = [(weight.view(torch.int32), scales) for weight, scales in weights]
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(1, 1, columns).to(dtype)
             case = f"1 x {out} x {columns}, x in {str(dtype)[6:]}"
-            eager = {name: product for name, product in kernels.INT8.items() if name not in COMPILED}
-            chosen = name_of(kernels.choose_int8(x, scales), kernels.INT8)
-            report.products(case, eager, chosen, x, weights, rounds)
-            chosen = name_of(choice_when_compiled(kernels.choose_int8, x, scales), kernels.INT8)
-            report.products(f"{case}, compiled", compile_all(kernels.INT8), chosen, x, weights, rounds)
+            report.products(case, eager, "packed", x, weights, rounds)
+            loops = compile_all({"packed": int8.packed, "loop": int8_loop})
+            report.products(f"{case}, compiled", loops, "loop", x, weights, rounds)
+            report.products(f"{case}, compiled", compile_all({"words": int8_words}), "words", x, words, rounds)
+
+
+def int8_loop(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
+    """What a compiled token runs on a CPU with AVX-512."""
+    return network.row_sums(x, weight) * scales[:, 0]
+
+
+def int8_words(x: Tensor, words: Tensor, scales: Tensor) -> Tensor:
+    """What a compiled token runs on other CPUs."""
+    return network.word_sums(x, words) * scales[:, 0]
 
 
 def attention_runs(case: AttentionCase, dtype: torch.dtype, compiled: bool = False) -> tuple[dict[str, Run], str]:
     """A run of each kernel, in training with its backward pass, and the name of the chosen kernel."""
-    candidates = {name: kernel for name, kernel in kernels.ATTENTION.items() if compiled or name not in COMPILED}
+    candidates = compile_all(kernels.ATTENTION | {"loop": network.attend}) if compiled else kernels.ATTENTION
     query_shape = (case.B, case.H, case.T, case.D)
     key_shape = (case.B, case.K, case.S, case.D)
     q, k, v = (torch.randn(shape).to(dtype) for shape in (query_shape, key_shape, key_shape))
@@ -178,11 +177,8 @@ def attention_runs(case: AttentionCase, dtype: torch.dtype, compiled: bool = Fal
         if case.training:
             torch.autograd.grad(out, tensors, grad)
 
-    with torch.set_grad_enabled(case.training):
-        choice = kernels.choose_attention
-        chosen = choice_when_compiled(choice, q, case.S) if compiled else choice(q, case.S)
-    kernels_to_run = compile_all(candidates) if compiled else candidates
-    return {name: partial(run, kernel) for name, kernel in kernels_to_run.items()}, name_of(chosen, kernels.ATTENTION)
+    chosen = "loop" if compiled else name_of(kernels.choose_attention(q, case.S), kernels.ATTENTION)
+    return {name: partial(run, kernel) for name, kernel in candidates.items()}, chosen
 
 
 def time_attention(dtype: torch.dtype, rounds: int, report: Report) -> None:
@@ -221,7 +217,7 @@ def time_constants(rounds: int) -> None:
         kernels.QUERY_BLOCK = value
         print(f"| {value} | {1e3 * best_times(runs, rounds)['blockwise']:.2f} |", flush=True)
     kernels.QUERY_BLOCK = 128
-    print("\nMAX_TRAINING_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
+    print("\nMAX_KEPT_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
     with torch.enable_grad():
         for length in (128, 256, 512, 1024):
             case = AttentionCase(4096 // length, 8, 8, length, length, 32, training=True)
