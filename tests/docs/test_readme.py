@@ -10,7 +10,8 @@ REPO = Path(__file__).parents[2]
 README = (REPO / "README.md").read_text(encoding="utf-8")
 LIBRARY = (REPO / "docs" / "library.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```$", README + LIBRARY, re.MULTILINE | re.DOTALL)
-PYTHON = [text for kind, text in BLOCKS if kind == "python"]
+QUOTES = [text for kind, text in BLOCKS if text.startswith("# model/")]
+PYTHON = [text for kind, text in BLOCKS if kind == "python" and text not in QUOTES]
 COMMANDS = [line for kind, text in BLOCKS if kind != "python" for line in text.splitlines()]
 COMMANDS += re.findall(r"`(python \w+\.py [^`]*)`", README + LIBRARY)
 
@@ -33,6 +34,21 @@ def test_every_flag_it_shows_exists(script, capsys, monkeypatch):
     used = {flag for line in shown for flag in re.findall(r"--\w+", line.partition(f"{script}.py")[2])}
     assert shown
     assert used <= known
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh.md"])
+def test_the_quoted_lines_are_in_the_files_that_it_names(page):
+    """Each line is in the file of the last "# model/" line above it, after the line before."""
+    text = (REPO / page).read_text(encoding="utf-8")
+    quote = re.search(r"^```python\n(# model/.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    rest: list[str] = []
+    for line in quote.splitlines():
+        named = re.match(r"# (model/\w+\.py)", line)
+        if named:
+            rest = (REPO / named[1]).read_text(encoding="utf-8").splitlines()
+            continue
+        assert line in rest
+        rest = rest[rest.index(line) + 1 :]
 
 
 def test_every_config_it_names_exists():
