@@ -4,13 +4,15 @@
 import startup  # noqa: F401, I001  must come before torch
 
 import argparse
+import itertools
 import json
+import math
+import os
 import statistics
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Annotated
 
 import numpy as np
@@ -29,13 +31,13 @@ from model.cli.machine import pick_device, pick_dtype
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range
-from model.text.separators import recognize
 from model.text.dataset import Dataset
-from model.text.sources import Documents, is_pipe, is_url, open_documents
-from model.text.token_cache import download_path
+from model.text.prepare import load_dataset, load_tokens, surrounding_tokens
+from model.text.separators import recognize
+from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
-from model.training.run_text import read_run_data_args, read_run_dataset
+from model.training.run_text import read_run_data_args
 from model.weights import Checkpoint
 
 
@@ -109,14 +111,13 @@ def given_text(
     if separator is None and run_data:
         separator = run_data.doc_separator
     if separator is None:
-        recognized = recognize(source.beginnings())
-        separator = recognized.separator
-        if recognized.note:
-            print_note(f"note: {', '.join(options.data)}: {recognized.note}")
-    trained_on = count_training_files(source, run_data) if run_data else 0
+        separator = recognize(source.beginnings())
+        if separator:
+            print_note(f"note: documents are separated by {separator}; to score it as text: --doc_separator ''")
+    trained_on = count_training_files(source, checkpoint.path) if run_data else 0
     if trained_on:
         print_note(
-            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.files), 'file')} to "
+            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.paths()), 'file')} to "
             "score: scores on training text are better than on new text; without --data, the validation text is scored"
         )
     return encoded_documents(replace(source, separator=separator or None), tokenizer)
@@ -129,31 +130,50 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
             "with --data"
         )
-    dataset = read_run_dataset(checkpoint.path, run_data, tokenizer, checkpoint.args.max_seq_len)
+    try:
+        dataset = load_dataset(checkpoint.path)
+    except ValueError as error:
+        raise ValueError(f"{error}; name a text with --data") from None
     share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
     text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
     return validation_documents(dataset, tokenizer)
 
 
+PART = 100_000  # tokens read at a time
+
+
 def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Document]:
     """The documents of the validation text.
 
-    Each begins with BOS, or with the last token of the training text if the validation text begins inside a document.
+    Each begins with BOS, unless the model has none. If the validation text begins inside a document, its first token is
+    the last one of the training text.
     """
-    starts = sorted({0, *np.flatnonzero(dataset.val == tokenizer.bos_id).tolist()})
-    for start, end in zip(starts, [*starts[1:], len(dataset.val)]):
-        tokens = dataset.val[start:end].tolist()
-        if len(tokens) > 1:  # the first one alone leaves no token to predict
-            yield Document(tokens, len(tokenizer.decode(tokens).encode()) - len(tokenizer.decode(tokens[:1]).encode()))
+    val = dataset.val
+    start, _ = surrounding_tokens(tokenizer)
+    ends = [*np.flatnonzero(np.isin(val, dataset.separators)).tolist(), len(val)]
+    begin = 0
+    for end in ends:
+        tokens = val[begin:end]
+        if begin and start:
+            tokens = val[begin - 1 : end]  # from the BOS on
+        begin = end + 1
+        if len(tokens) < 2:
+            continue  # no token to predict
+        size = dataset.val_bytes
+        if len(ends) > 2 or ends[0] > 0:
+            size = len(tokenizer.decode(tokens.tolist()).encode()) - len(tokenizer.decode(tokens[:1].tolist()).encode())
+        parts = [tokens[i : i + PART] for i in range(0, len(tokens), PART)]
+        yield Document(zip(map(np.ndarray.tolist, parts), itertools.chain([size], itertools.repeat(0))))
 
 
-def count_training_files(documents: Documents, data: DataArgs) -> int:
-    """Count the files of ``documents`` that a run with these settings was trained on."""
-    trained_on = [str(download_path(spec).resolve()) for spec in data.data if is_url(spec)]
-    with suppress(ValueError, OSError), warnings.catch_warnings(action="ignore"):  # the files may have been removed
-        trained_on += data.open([spec for spec in data.data if not (is_pipe(spec) or is_url(spec))]).paths()
-    return sum(path in trained_on for path in documents.paths())
+def count_training_files(documents: Documents, directory: Path) -> int:
+    """Count the files of ``documents`` that the run in the directory was trained on."""
+    try:
+        trained_on = set(load_tokens(directory).files)
+    except ValueError:
+        return 0
+    return sum(os.path.realpath(path) in trained_on for path in documents.paths())
 
 
 def scores_by_file(scores: Sequence[Score]) -> dict[str, list[Score]]:
@@ -180,8 +200,9 @@ def print_table(scores: Sequence[Score]) -> None:
     rows = [(name, total(of_file)) for name, of_file in scores_by_file(scores).items()]
     for name, score in [*rows, (quantity(len(scores), "document"), total(scores))]:
         figures = score.figures()
+        perplexity = figures["perplexity"] or math.inf
         print(
-            f"{figures['nats_per_token']:14.4f}  {figures['perplexity']:12,.3f}  {figures['bits_per_byte']:13.4f}  "
+            f"{figures['nats_per_token']:14.4f}  {perplexity:12,.3f}  {figures['bits_per_byte']:13.4f}  "
             f"{score.tokens:11,}  {score.bytes:11,}  {name}"
         )
     if len(scores) > 1:

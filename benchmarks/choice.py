@@ -14,6 +14,7 @@ shows whether the run was too long for its text.
 
 import argparse
 import sys
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -107,7 +108,7 @@ def losses(trial: Trial) -> list[float]:
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
-    run, text = prepare_text(resolve_new(None, settings), Ranks())
+    run, text = prepare_text(resolve_new(None, settings), Path(tempfile.mkdtemp()), Ranks())
     return trials(run, text, fractions)
 
 

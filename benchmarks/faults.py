@@ -30,7 +30,6 @@ from kills import (
     converting,
     environment,
     kill_repeatedly,
-    tokenizing,
     training,
     training_result,
     unfinished,
@@ -219,7 +218,7 @@ def kill_jobs(scratch: Scratch, kills: int, seed: int) -> Iterator[tuple[str, in
     jobs = {
         "training": Job(training(text, cache, False, 1000), training_result, 0.35, 0.5),
         "torchrun": Job(training(text, cache, True, 200), training_result, 0.1, 2.0),
-        "tokenizing": Job(tokenizing(long_text), training_result, 0.2, 2.0),
+        "tokenizing": Job(training(long_text, cache, False, 1), training_result, 0.2, 2.0),
     }
     for to in ("hf", "meta", "llama2c"):
         jobs[f"convert to {to}"] = Job(converting(scratch.run, to, cache), conversion_result, 0.05, 0.01)

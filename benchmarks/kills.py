@@ -9,7 +9,6 @@ import os
 import random
 import subprocess
 import sys
-import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -178,20 +177,6 @@ def training(text: Path, cache: Path, torchrun: bool, steps: int) -> Start:
         if (directory / STATE).exists() and len((directory / METRICS).read_bytes().splitlines()) == steps:
             return None
         return ProcessTree(*python, ROOT / "train.py", *flags, cache=cache)
-
-    return start
-
-
-def tokenizing(text: Path) -> Start:
-    """The directory is the cache; the run of one step is written elsewhere."""
-
-    def start(directory: Path) -> Process | None:
-        directory.mkdir(exist_ok=True)
-        if list(directory.glob("ropewalk/tokens-*/meta.json")):
-            return None
-        out = Path(tempfile.mkdtemp(dir=directory.parent))
-        flags = [*TINY, "--vocab_size", 400, "--max_steps", 1, "--data", text, "--out_dir", out / "run"]
-        return ProcessTree(sys.executable, ROOT / "train.py", *flags, cache=directory)
 
     return start
 

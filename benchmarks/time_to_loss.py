@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
 from model.text.dataset import Dataset
-from model.text.prepare import prepare
+from model.text.prepare import load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -126,7 +126,8 @@ def finished_race(data: str, config: Path, target: float) -> Race:
         tokenizer = SentencePieceTokenizer(file)
         settings |= {"vocab_size": tokenizer.vocab_size}
         _, args, train = instances(settings, DataArgs, ModelArgs, TrainArgs)
-        dataset = prepare(open_documents([data]), tokenizer, context=args.max_seq_len, cache_dir=scratch)
+        tokenize(Path(scratch), open_documents([data]), tokenizer)
+        dataset = load_dataset(Path(scratch))
         torch.manual_seed(1337)
         gpt2 = GPT2(tokenizer.vocab_size, dataset)
         trainer = Trainer(Transformer(args), dataset, train, Path(scratch))

@@ -10,7 +10,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # the library in the repository
 
-from model.text.prepare import prepare
+from model.text.prepare import load_dataset, tokenize
 from model.text.python_docs import python_docs
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
@@ -64,21 +64,21 @@ def main() -> None:
     parser.add_argument("--vocab_size", type=int, default=4096, help="vocabulary size (default: 4096)")
     flags = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        text, cache = Path(folder, "text.txt"), Path(folder, "cache")
+        text = Path(folder, "text.txt")
         generate_text(text, flags.megabytes)
         megabytes = text.stat().st_size / 1e6
         start = time.perf_counter()
         tokenizer = SentencePieceTokenizer(train_tokenizer(python_docs(), Path(folder), vocab_size=flags.vocab_size))
         print(f"train a tokenizer of {flags.vocab_size} pieces on 2 MB: {time.perf_counter() - start:.1f} s")
-        for run in ("first start", "second start"):
-            start = time.perf_counter()
-            with PeakMemory() as peak:
-                data = prepare(open_documents([text]), tokenizer, context=256, cache_dir=cache)
-            seconds = time.perf_counter() - start
-            print(
-                f"{run}: {megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
-                f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB"
-            )
+        start = time.perf_counter()
+        with PeakMemory() as peak:
+            tokenize(Path(folder), open_documents([text]), tokenizer)
+        seconds = time.perf_counter() - start
+        data = load_dataset(Path(folder))
+        print(
+            f"{megabytes:.0f} MB in {seconds:.2f} s ({megabytes / seconds:.1f} MB/s), "
+            f"{len(data.train) + len(data.val)} tokens, peak memory {peak.bytes / 1e6:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

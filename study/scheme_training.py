@@ -4,8 +4,10 @@ import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from model.cache import KVCache
@@ -14,11 +16,10 @@ from model.cli.files import write_text
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.text.dataset import Dataset
-from model.text.prepare import prepare
+from model.text.prepare import load_dataset, tokenize
 from model.text.sources import open_documents
-from model.text.token_cache import cache_home
 from model.text.tokenizer import Tokenizer
-from model.text.train_tokenizer import cached_tokenizer
+from model.text.train_tokenizer import train_tokenizer
 from model.training import estimate
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
@@ -57,7 +58,7 @@ class StudyText(NamedTuple):
 
 
 def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
-    """Train a tokenizer on the data and tokenize the data, or take both from the cache.
+    """Train a tokenizer on the data and tokenize the data.
 
     Raises ValueError, before anything is computed, if a scheme does not support these sizes.
     """
@@ -69,8 +70,15 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     for scheme in (*schemes, *SCALINGS):
         build_scheme(args, scheme, factor=MULTIPLES[-1])
     documents = open_documents(budget.data)
-    tokenizer = load_tokenizer(cached_tokenizer(documents, cache_home(), "bpe", budget.vocab_size))
-    dataset = prepare(documents, tokenizer, context=longest, cache_dir=cache_home())
+    with TemporaryDirectory() as scratch:
+        directory = Path(scratch)
+        tokenizer = load_tokenizer(train_tokenizer(documents.texts(), directory, "bpe", budget.vocab_size))
+        tokenize(directory, documents, tokenizer)
+        mapped = load_dataset(directory)
+        dataset = replace(mapped, train=np.array(mapped.train), val=np.array(mapped.val))
+        del mapped  # Windows cannot remove a file that is memory-mapped
+    if len(dataset.train) <= longest:
+        raise ValueError(f"the text has {len(dataset.train)} tokens, {longest + 1} are needed: give more text")
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
     return StudyText(replace(args, vocab_size=tokenizer.vocab_size), dataset, tokenizer)

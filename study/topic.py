@@ -13,10 +13,11 @@ from torch import Tensor
 
 from model.cli.files import write_atomically
 from model.ranges import Range
+from model.text.prepare import load_dataset
 from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import CONFIG_FILE
-from model.training.run_text import read_run_data_args, read_run_dataset
+from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
 from model.weights import open_checkpoint
 from model.weights.checkpoint import newest_run
@@ -128,7 +129,7 @@ def open_windows(
         if trained_on is None:
             raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
         try:
-            ids = read_run_dataset(path, trained_on, tokenizer, context=1).val
+            ids = load_dataset(path).val
         except ValueError as error:
             raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
         name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"

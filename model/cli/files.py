@@ -10,6 +10,11 @@ from pathlib import Path
 from typing import Any
 
 
+def cache_home() -> Path:
+    """The directory of downloads and compiled code, which can be made again."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
+
+
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:
     """Let ``write`` make a temporary file or directory beside ``path``, then rename it to ``path``.
 

@@ -23,8 +23,7 @@ from torch.export import Dim, ExportedProgram
 
 from .. import kernels
 from ..cache import KVCache, LayerCache
-from ..cli.files import write_atomically
-from ..text.token_cache import cache_home
+from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from ..weights import int8
 

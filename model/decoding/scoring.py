@@ -4,6 +4,7 @@ import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -11,19 +12,19 @@ import torch.nn.functional as F
 
 from ..cache import KVCache
 from ..cli import quantity
-from ..text.readers import Chunk
+from ..text.prepare import encode_chunks, surrounding_tokens
 from ..text.sources import Documents
 from ..text.tokenizer import REPLACEMENT, Tokenizer
 from ..transformer import Transformer
 
 TOKENS_AT_ONCE = 512  # of all windows of a batch
+Part = tuple[list[int], int]  # token ids, and how many bytes of text they stand for
 
 
 class Document(NamedTuple):
-    """Token ids, and how many bytes of text all of them but the first stand for: the first is not predicted."""
+    """The parts of a document, which are read while it is scored. Its first token is not predicted and has no bytes."""
 
-    tokens: list[int]
-    predicted_bytes: int
+    parts: Iterator[Part]
     file: str = ""
 
 
@@ -44,11 +45,12 @@ class Score:
     bytes: int = 0
     file: str = ""
 
-    def figures(self) -> dict[str, float | int]:
+    def figures(self) -> dict[str, float | int | None]:
+        """The perplexity is None if it overflows."""
         mean = self.nats / self.tokens
         return {
             "nats_per_token": mean,
-            "perplexity": math.exp(mean) if mean < 700 else math.inf,
+            "perplexity": math.exp(mean) if mean < 700 else None,
             "bits_per_byte": self.nats / math.log(2) / self.bytes,
             "tokens": self.tokens,
             "bytes": self.bytes,
@@ -62,17 +64,28 @@ def total(scores: Sequence[Score]) -> Score:
 
 
 def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[Document]:
-    """The documents of all files that have a token to predict."""
-    end = Chunk("", starts_document=True)
+    """The documents of all files. Each must be read before the next one."""
+    start, _ = surrounding_tokens(tokenizer)
+
+    def parts(chunks: Iterator[tuple[int, str, list[int]]]) -> Iterator[Part]:
+        _, text, ids = next(chunks)
+        ids = start + ids
+        yield ids, predicted_bytes(text, ids, tokenizer)
+        for _, text, ids in chunks:
+            yield ids, len(text.encode())
+
     for file, chunks in source.by_file():
-        text = ""
-        for chunk in itertools.chain(chunks, [end]):
-            if chunk.starts_document and text:
-                tokens = tokenizer.encode(text)
-                if len(tokens) > 1:
-                    yield Document(tokens, predicted_bytes(text, tokens, tokenizer), file)
-                text = ""
-            text += chunk.text
+        numbered = numbered_by_document(encode_chunks(chunks, tokenizer))
+        for _, group in itertools.groupby(numbered, key=itemgetter(0)):
+            yield Document(parts(group), file)
+
+
+def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iterator[tuple[int, str, list[int]]]:
+    number = 0
+    for text, starts_document, ids in encoded:
+        if starts_document:
+            number += 1
+        yield number, text, ids
 
 
 def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
@@ -94,21 +107,18 @@ def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> i
     return max(1, len(after.encode()) + other_bytes)
 
 
-def windows(document: int, tokens: Sequence[int], context: int, stride: int) -> Iterator[Window]:
+def windows(document: int, tokens: Iterable[int], context: int, stride: int) -> Iterator[Window]:
     """Windows of a document in which each token but the first is scored once.
 
     A token is predicted from at least ``context - stride + 1`` tokens, or from all before it if there are fewer.
     """
-    last = len(tokens) - 1
-    scored_until = 0
-    end = min(context, last)
-    while True:
-        start = max(0, end - context)
-        yield Window(document, list(tokens[start : end + 1]), end - scored_until)
-        if end == last:
-            return
-        scored_until = end
-        end = min(end + stride, last)
+    remaining = iter(tokens)
+    window = list(itertools.islice(remaining, context + 1))
+    if len(window) > 1:
+        yield Window(document, window, len(window) - 1)
+    while new := list(itertools.islice(remaining, stride)):
+        window = [*window, *new][-context - 1 :]
+        yield Window(document, window, len(new))
 
 
 @torch.no_grad()
@@ -147,7 +157,9 @@ def score_documents(
     batch_size: int = 8,
     on_batch: Callable[[int], object] | None = None,
 ) -> list[Score]:
-    """The score of each document. Windows of at most ``max_seq_len`` tokens do not cross documents.
+    """The score of each document that has a token to predict.
+
+    Windows of at most ``max_seq_len`` tokens do not cross documents.
 
     ``on_batch`` is called after each batch with the number of tokens scored. Raises ValueError if a loss is not finite.
     """
@@ -159,10 +171,16 @@ def score_documents(
         )
     scores: list[Score] = []
 
+    def read_tokens(document: Document, score: Score) -> Iterator[int]:
+        for ids, size in document.parts:
+            score.tokens += len(ids)
+            score.bytes += size
+            yield from ids
+
     def all_windows() -> Iterator[Window]:
         for number, document in enumerate(documents):
-            scores.append(Score(0.0, len(document.tokens) - 1, document.predicted_bytes, document.file))
-            yield from windows(number, document.tokens, context, stride)
+            scores.append(Score(tokens=-1, file=document.file))  # the first token is not counted
+            yield from windows(number, read_tokens(document, scores[-1]), context, stride)
 
     queue = all_windows()
     while batch := list(itertools.islice(queue, batch_size)):
@@ -174,4 +192,4 @@ def score_documents(
             scores[window.document].nats += nats
         if on_batch:
             on_batch(sum(window.scored for window in batch))
-    return scores
+    return [score for score in scores if score.tokens > 0]

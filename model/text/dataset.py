@@ -3,7 +3,6 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 
@@ -12,13 +11,13 @@ Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, int64 (B, T); a tar
 
 @dataclass(frozen=True)
 class Dataset:
-    """The token ids of the training and the validation text, memory-mapped. ``prepare`` makes it."""
+    """The token ids of the training and the validation text, memory-mapped."""
 
     train: np.ndarray  # uint16 or uint32, (N,)
     val: np.ndarray
     val_bytes: int  # length in UTF-8 of what val[1:] encodes, for bits per byte
-    fingerprint: str  # of the text, its split and the tokenizer
-    entry: Path | None = None  # the directory of the ids in the cache
+    documents: int = 1  # in both
+    separators: tuple[int, ...] = ()  # the tokens between two documents, which stand for no text
 
     def batch(
         self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1

@@ -1,118 +1,158 @@
-"""Tokenize documents into token ids on disk, cached, and split them into training and validation text.
+"""Documents to token ids in the run directory, which training, --resume and evaluation read.
 
-A cache entry holds tokens.bin, the ids of all documents in order; chunks.bin, for each chunk of the text how many
-tokens and bytes come before it; and meta.json. Validation is the end of the tokens, from a chunk on, so that another
-val_fraction uses the same entry.
+tokens.bin    the ids of all documents in order, the training text first
+tokens.json   ``Tokens``: how to read them, and from which files they were made
 """
 
-import hashlib
 import json
 import os
-from collections.abc import Iterator
+from array import array
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from tqdm import tqdm
 
-from ..cli import quantity
+from ..cli.files import read_json, write_atomically, write_text
 from ..cli.machine import count_cores
 from .dataset import Dataset
-from .sources import Documents, file_digest
-from .token_cache import cached
+from .readers import Chunk
+from .sources import Documents
 from .tokenizer import Tokenizer
 
-TOKENS_FORMAT = 3  # increase when the files of an entry change, so that older entries are not reused
+IDS, META = "tokens.bin", "tokens.json"
 BATCH = 128  # chunks tokenized together: up to 2 million characters
-META = "meta.json"
 
 
-def prepare(
+@dataclass(frozen=True)
+class Tokens:
+    """The content of tokens.json."""
+
+    dtype: str  # uint16 or uint32
+    train: int  # number of tokens of the training text, the first ones
+    val: int  # index of the first token of the validation text, which is the last of the training text in some splits
+    total: int
+    val_bytes: int  # length in UTF-8 of the validation text after its first token
+    documents: int
+    separators: tuple[int, ...]  # the tokens between two documents
+    files: tuple[str, ...]  # the paths of the training text
+    made_from: str | None = None  # identifies the files, their state, and the way they are read
+
+
+def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
+    """The tokens before and after each document of a training text.
+
+    A document begins as a prompt does. It ends in the model's end token, unless the BOS of the next document ends a
+    generated text, too.
+    """
+    with_start, without = tokenizer.encode("a"), tokenizer.encode("a", bos=False)
+    start = with_start[: len(with_start) - len(without)]
+    ends = tokenizer.eos_ids or (tokenizer.bos_id,)
+    return start, [] if start and start[0] in ends else [ends[0]]
+
+
+def tokenize(
+    directory: Path,
     documents: Documents,
     tokenizer: Tokenizer,
     *,
-    context: int,
-    cache_dir: str | Path,
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
-) -> Dataset:
-    """The token ids of the documents, BOS before each, split into training and validation text.
+    made_from: str | None = None,
+) -> None:
+    """Write the tokens of the documents into ``directory``, split into training and validation text.
 
     The validation text is ``val_documents``, or else the end of the tokens, beginning at the chunk nearest to
-    ``val_fraction`` of them, so within 8,000 characters of it. The ids are cached in ``cache_dir``; the key is the
-    files' paths and content, and the tokenizer. Raises ValueError if the training text is too short, if the
-    validation text is empty, or if a file changes while it is tokenized.
+    ``val_fraction`` of them, so within 8,000 characters of it. Each file is read once. Raises ValueError if a source
+    has no text, or if a file changes while it is read.
     """
     sources = [documents, *([val_documents] if val_documents else [])]
-    facts = [TOKENS_FORMAT, [source.identity() for source in sources], tokenizer.fingerprint, tokenizer.bos_id]
-    folder = Path(cache_dir) / f"tokens-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
-    dataset = cached(
-        folder,
-        [spec for source in sources for spec in source.specs],
-        lambda: load_dataset(folder, val_fraction),
-        lambda directory: tokenize(directory, sources, tokenizer),
-    )
-    tokens = len(dataset.train)
-    if tokens < context + 1:
-        raise ValueError(
-            f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
-            "give more text, or a smaller max_seq_len"
-        )
-    if not dataset.val_bytes:
-        raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
-    return dataset
-
-
-def tokenize(folder: Path, sources: list[Documents], tokenizer: Tokenizer) -> None:
-    """Write the tokens of ``sources``, the training and perhaps the validation text, into ``folder``.
-
-    Each file is read once. Raises ValueError if it changed since it was opened.
-    """
+    before = [source.state() for source in sources]
+    start, end = surrounding_tokens(tokenizer)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-    digest = hashlib.sha256()
-    tokens = size = chunks = 0  # so far; the size in bytes
-    total = sum(source.text_size() for source in sources) or None
-    begins = []  # the number of chunks before each source
-    with (
-        (folder / "tokens.bin").open("wb") as ids_file,
-        (folder / "chunks.bin").open("wb") as chunks_file,
-        tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar,
-    ):
-        for source in sources:
-            begins.append(chunks)
-            for text, starts_document, ids in _encoded(source, tokenizer):
-                chunks_file.write(np.array([tokens, size], np.int64).tobytes())
-                row = np.array([tokenizer.bos_id, *ids] if starts_document else ids, dtype).tobytes()
-                ids_file.write(row)
-                digest.update(row)
-                tokens += len(row) // dtype.itemsize
-                length = len(text.encode())
-                size += length
-                chunks += 1
-                bar.update(length)
-            if chunks == begins[-1]:
-                raise ValueError("the sources hold no text: give a source with text")
-            source.check_unchanged()
-        chunks_file.write(np.array([tokens, size], np.int64).tobytes())
-        for file in (ids_file, chunks_file):
+    counts = Counts()
+
+    def write(path: Path) -> None:
+        total = sum(source.text_size() for source in sources) or None
+        bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1)
+        with path.open("wb") as file, bar:
+
+            def put(ids: list[int]) -> None:
+                file.write(np.array(ids, dtype).tobytes())
+                counts.total += len(ids)
+
+            for source in sources:
+                counts.begins.append(len(counts.tokens))
+                for text, starts_document, ids in encode_chunks(source, tokenizer):
+                    if starts_document:
+                        put(end if counts.is_inside else [])
+                        ids = start + ids
+                    counts.add(starts_document)
+                    put(ids)
+                    length = len(text.encode())
+                    counts.size += length
+                    bar.update(length)
+                if counts.begins[-1] == len(counts.tokens):
+                    raise ValueError("the sources hold no text: give a source with text")
+                put(end)
+                counts.is_inside = False
             file.flush()
             os.fsync(file.fileno())
-    meta = {
-        "format": TOKENS_FORMAT,
-        "dtype": str(dtype),
-        "bos_id": tokenizer.bos_id,
-        "val_chunk": begins[1] if len(begins) > 1 else None,
-        "fingerprint": hashlib.sha256(f"{digest.hexdigest()} {tokenizer.fingerprint}".encode()).hexdigest(),
-        "digests": [(path, digest) for source in sources for path, digest in source.digests if path],
-    }
-    (folder / META).write_text(json.dumps(meta), encoding="utf-8")
+
+    write_atomically(directory / IDS, write)
+    for source, state in zip(sources, before):
+        check_unchanged(source, state)
+    chunk = counts.begins[1] if val_documents else counts.nearest(1 - val_fraction)
+    train, size, begins_document = counts.place(chunk)
+    tokens = Tokens(
+        dtype=str(dtype),
+        train=train,
+        # If it begins inside a document, or documents begin without BOS, its first token is the last one before it: the
+        # context from which the first token that counts is predicted.
+        val=train if begins_document and start else train - 1,
+        total=counts.total,
+        val_bytes=counts.size - size,
+        documents=sum(counts.starts),
+        separators=(*start[:1], *end),
+        files=tuple(os.path.realpath(path) for path in documents.paths()),
+        made_from=made_from,
+    )
+    write_text(directory / META, json.dumps(asdict(tokens)))
 
 
-def _encoded(documents: Documents, tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
-    """Each chunk with its token ids."""
-    chunks = iter(documents)
-    while batch := list(islice(chunks, BATCH)):
+class Counts:
+    """For each chunk how many tokens and bytes are before it, and whether it begins a document."""
+
+    def __init__(self) -> None:
+        self.tokens, self.sizes, self.starts = array("q"), array("q"), array("b")
+        self.begins: list[int] = []  # the number of chunks before each source
+        self.total = self.size = 0  # so far, tokens and bytes
+        self.is_inside = False  # whether a document has begun and not ended
+
+    def add(self, starts_document: bool) -> None:
+        self.tokens.append(self.total)
+        self.sizes.append(self.size)
+        self.starts.append(starts_document)
+        self.is_inside = True
+
+    def nearest(self, fraction: float) -> int:
+        """The chunk nearest to this fraction of the tokens; not the first one, if there are several."""
+        offsets = np.array([*self.tokens, self.total])
+        return max(1, min(len(self.tokens) - 1, int(np.abs(offsets - fraction * self.total).argmin())))
+
+    def place(self, chunk: int) -> tuple[int, int, bool]:
+        """The tokens and bytes before the chunk or, after the last one, in all; whether a document begins there."""
+        if chunk == len(self.tokens):
+            return self.total, self.size, True
+        return self.tokens[chunk], self.sizes[chunk], bool(self.starts[chunk])
+
+
+def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
+    """Each chunk, whether it begins a document, and its token ids, without BOS."""
+    remaining = iter(chunks)
+    while batch := list(islice(remaining, BATCH)):
         texts = []
         for text, starts_document in batch:
             # The tokenizer would add a space to the one at which the document was cut
@@ -122,37 +162,37 @@ def _encoded(documents: Documents, tokenizer: Tokenizer) -> Iterator[tuple[str, 
             yield text, starts_document, ids
 
 
-def load_dataset(folder: Path, val_fraction: float) -> Dataset | None:
-    """The cache entry in ``folder``; None if it is missing, damaged or of another version of this program.
+def check_unchanged(documents: Documents, state: object) -> None:
+    """Raise ValueError if a file of the documents has changed since their ``state()`` was this."""
+    if documents.state() != state:
+        raise ValueError("the text changed while it was read: run again when nothing writes to it")
 
-    If the validation text begins inside a document, its first token is the last one before it: the context from which
-    the first token that counts is predicted.
-    """
+
+def load_tokens(directory: Path) -> Tokens:
+    """The content of tokens.json. Raises ValueError if it is missing or damaged."""
+    path = directory / META
+    if not path.exists():
+        raise ValueError(f"{path} is missing: the directory has no text of a run")
     try:
-        meta = _read_meta(folder)
-        # Memory-mapped, because a text may be larger than the memory
-        tokens = np.memmap(folder / "tokens.bin", meta["dtype"], "r")
-        chunks = np.memmap(folder / "chunks.bin", np.int64, "r").reshape(-1, 2)  # (N + 1, 2): tokens, bytes before each
-    except (OSError, ValueError):
-        return None
-    if meta.get("format") != TOKENS_FORMAT or chunks[-1, 0] != len(tokens):
-        return None
-    val_chunk = meta["val_chunk"]
-    if val_chunk is None:  # at least one chunk for training, and if there are several, one for validation
-        nearest = int(np.abs(chunks[:, 0] - (1 - val_fraction) * len(tokens)).argmin())
-        val_chunk = max(1, min(len(chunks) - 2, nearest))
-    start, bytes_before = map(int, chunks[val_chunk])
-    begins_document = start == len(tokens) or tokens[start] == meta["bos_id"]
-    val = tokens[start if begins_document else start - 1 :]
-    return Dataset(tokens[:start], val, int(chunks[-1, 1]) - bytes_before, f"{meta['fingerprint']} {start}", folder)
+        values = read_json(path)
+        tokens = Tokens(**values | {name: tuple(values[name]) for name in ("separators", "files")})
+        counts = (tokens.train, tokens.val, tokens.total, tokens.val_bytes, tokens.documents, *tokens.separators)
+        ordered = 0 <= tokens.val <= tokens.total and 0 <= tokens.train <= tokens.total
+        if tokens.dtype not in ("uint16", "uint32") or not ordered or any(type(count) is not int for count in counts):
+            raise ValueError
+    except (ValueError, TypeError, KeyError):
+        raise ValueError(f"{path} is damaged: restore it") from None
+    return tokens
 
 
-def changed_since(dataset: Dataset) -> list[str]:
-    """The paths of the text files that changed or were removed after the dataset was made from them."""
-    digests = _read_meta(dataset.entry)["digests"] if dataset.entry else []
-    return [path for path, digest in digests if file_digest(path) != digest]
+def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:
+    """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
-
-def _read_meta(folder: Path) -> dict[str, Any]:
-    meta: dict[str, Any] = json.loads((folder / META).read_text(encoding="utf-8"))
-    return meta
+    Raises ValueError if the directory has no tokens, or if they are damaged.
+    """
+    tokens = tokens or load_tokens(directory)
+    size = (directory / IDS).stat().st_size if (directory / IDS).exists() else 0
+    if size != tokens.total * np.dtype(tokens.dtype).itemsize:
+        raise ValueError(f"{directory / IDS} has {size} bytes, not those of {tokens.total} tokens: restore it")
+    ids = np.memmap(directory / IDS, tokens.dtype, "r")
+    return Dataset(ids[: tokens.train], ids[tokens.val :], tokens.val_bytes, tokens.documents, tokens.separators)

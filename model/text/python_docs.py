@@ -19,7 +19,6 @@ EXCLUDED = {"test", "tests", "idlelib", "turtledemo", "lib2to3", "ensurepip", "e
 EXCLUDED |= {"site-packages", "dist-packages", "__pycache__"}
 
 CORPUS = Path(sysconfig.get_path("stdlib"))
-DOCS_FORMAT = 2  # increase when the text made from the files changes, so that cached tokens are not reused
 GRID = re.compile(r"\+[-=]{3,}|[-=]{3,}\+")  # +----+----+
 COLUMNS = re.compile(r"\s*(={2,}|-{2,})( +(={2,}|-{2,}))+\s*$")  # ----  ----
 

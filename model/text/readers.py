@@ -1,30 +1,67 @@
-"""Read the documents of one file, plain or gzipped, in chunks."""
+"""Read the documents of one file in chunks: plain text, and the fields of JSON lines, JSON arrays, CSV and TSV.
 
+The ending of the name says what a file is; with .gz after it, it is decompressed. Memory is bounded by a chunk, except
+that a JSON array is read as a whole.
+"""
+
+import csv
 import gzip
 import io
+import json
+import os
+import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import IO, Any, NamedTuple, TextIO
 
+from ..cli import quantity
 from .python_docs import python_docs
 from .separators import Separator
-from .tables import FileFormat, texts
 from .tokenizer import CHUNK, split_text
 
+FORMATS = {".jsonl": "json lines", ".ndjson": "json lines", ".json": "json", ".csv": "csv", ".tsv": "tsv"}
 BLOCK = 1 << 18  # characters read at a time
 LONG_DOCUMENT = 1 << 20  # characters of a document that are read before its end is found
-PROBE = 1 << 16  # bytes that are examined to detect a file's format
+PROBE = 1 << 16  # bytes at the beginning of a file that are examined before any text is read
+MAX_FIELD = 100_000_000  # characters of a field of a CSV file
 CONVERT = "if it is text, convert it with iconv -t UTF-8 -f ENCODING, for example UTF-16, GB18030 or CP1252"
+# Files that are often mistaken for text, by their first bytes
+FOREIGN = {
+    b"PAR1": "a Parquet file: write its rows as .jsonl, with pandas: read_parquet(...).to_json(..., orient='records', "
+    "lines=True)",
+    b"ARROW1": "an Arrow file: write its rows as .jsonl",
+    b"PK\3\4": "a zip archive or an Office document: unpack it, or save it as plain text",
+    b"\xd0\xcf\x11\xe0": "an Office document: save it as plain text",
+    b"%PDF-": "a PDF: extract its text, for example with pdftotext",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd: decompress it with zstd -d",
+    b"\xfd7zXZ": "compressed with xz: decompress it with unxz",
+    b"BZh": "compressed with bzip2: decompress it with bunzip2",
+    b"\x1f\x8b": "compressed with gzip: give it a name that ends in .gz",
+    b"7z\xbc\xaf": "a 7z archive: unpack it",
+    b"\xff\xfe": "UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "UTF-16 text: convert it with iconv -f UTF-16 -t UTF-8",
+}
 
 
 class File(NamedTuple):
-    """A file with documents, or the folder of the documentation that is bundled with Python."""
+    """A file with documents: at ``path``, or the spooled text of a pipe, or the documentation bundled with Python."""
 
-    path: Path
-    name: str  # for errors; its extension also shows whether the file is gzipped
-    format: FileFormat
+    name: str  # for the user; its ending is the format
+    path: Path | None = None
+    spooled: IO[bytes] | None = None
+
+    @property
+    def is_gzip(self) -> bool:
+        return self.name.lower().endswith(".gz")
+
+    @property
+    def format(self) -> str:
+        """One of FORMATS, or text, or documentation."""
+        if self.path is None and self.spooled is None:
+            return "documentation"
+        return FORMATS.get(os.path.splitext(self.name.lower().removesuffix(".gz"))[1], "text")
 
 
 class Chunk(NamedTuple):
@@ -43,9 +80,19 @@ def read_file(file: File, text_key: str, separator: str | None, size: int = CHUN
     with open_text(file) as stream:
         if file.format == "text":
             yield from split_documents(read_blocks(stream, file.name), separator, size)
-        else:
-            for text in texts(stream, file.name, file.format, text_key):
-                yield from _chunks(split_text(text, size), starts_document=True)
+            return
+        rows = json_rows(stream, file) if "json" in file.format else csv_rows(stream, file, text_key)
+        skipped = 0
+        for where, row in rows:
+            value = field(where, row, text_key)
+            if value is None:
+                skipped += 1
+            else:
+                yield from _chunks(split_text(value, size), starts_document=True)
+        if skipped:
+            warnings.warn(
+                f"{file.name}: {quantity(skipped, 'row')} without text under {text_key!r} skipped", stacklevel=1
+            )
 
 
 def split_documents(blocks: Iterable[str], separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
@@ -59,15 +106,15 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
     for block in blocks:
         *documents, rest = splitter.split(rest + block, at_end=False)
         for document in documents:
-            yield from _chunks(split_text(splitter.trim(document, starts, True), size), starts)
+            yield from _chunks(split_text(splitter.trim(document), size), starts)
             starts = True
         if len(rest) > LONG_DOCUMENT:
-            parts = list(split_text(splitter.trim(rest, starts, False), size))
+            parts = list(split_text(rest, size))
             yield from _chunks(parts[:-2], starts)
             starts = starts and len(parts) <= 2
             rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
     for document in splitter.split(rest, at_end=True):
-        yield from _chunks(split_text(splitter.trim(document, starts, True), size), starts)
+        yield from _chunks(split_text(splitter.trim(document), size), starts)
         starts = True
 
 
@@ -77,24 +124,26 @@ def _chunks(parts: Iterable[str], starts_document: bool) -> Iterator[Chunk]:
         starts_document = False
 
 
-def is_gzip(name: str) -> bool:
-    return name.lower().endswith(".gz")
-
-
 @contextmanager
-def open_bytes(path: Path, name: str) -> Iterator[Any]:
+def open_bytes(file: File) -> Iterator[Any]:
     """Open a file, decompressed if its name ends in .gz. Reading it raises ValueError if it is not complete."""
+    if file.spooled:
+        file.spooled.seek(0)
+        with open(os.dup(file.spooled.fileno()), "rb") as raw:
+            yield raw
+        return
+    assert file.path
     try:
-        with gzip.open(path) if is_gzip(name) else path.open("rb") as file:
-            yield file
+        with gzip.open(file.path) if file.is_gzip else file.path.open("rb") as raw:
+            yield raw
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ValueError(f"{name} is not a complete gzip file ({error}): get the file again") from None
+        raise ValueError(f"{file.name} is not a complete gzip file ({error}): get the file again") from None
 
 
 @contextmanager
 def open_text(file: File) -> Iterator[TextIO]:
     """Open a file without a byte order mark. Line ends are unchanged. Reading raises ValueError if it is not UTF-8."""
-    with open_bytes(file.path, file.name) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
+    with open_bytes(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         try:
             yield stream
         except UnicodeDecodeError as error:
@@ -111,7 +160,104 @@ def read_blocks(stream: TextIO, name: str) -> Iterator[str]:
         yield block
 
 
-def beginning(path: Path) -> str:
-    """The beginning of a file, to detect its format; U+FFFD stands for bytes that are not UTF-8."""
-    with open_bytes(path, str(path)) as file:
-        return file.read(PROBE).decode("utf-8-sig", errors="replace")
+def beginning(file: File) -> bytes:
+    with open_bytes(file) as raw:
+        start: bytes = raw.read(PROBE)
+    return start
+
+
+def foreign(start: bytes) -> str | None:
+    """What a file that begins with these bytes is, and what to do with it; None if it may be text."""
+    if start[257:262] == b"ustar":
+        return "a tar archive: unpack it"
+    return next((kind for magic, kind in FOREIGN.items() if start.startswith(magic)), None)
+
+
+def field(where: str, row: Any, text_key: str) -> str | None:
+    """The text of a row; None if it is null. Raises ValueError if the row has no such field, or another type in it."""
+    fields = row if isinstance(row, dict) else {text_key: row}
+    value = fields.get(text_key)
+    if isinstance(value, str):
+        try:
+            value.encode()
+        except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, UTF-8 does not
+            raise ValueError(f"{where} is not valid JSON text ({error}): correct or remove it") from None
+        return value
+    if text_key in fields and value is None:
+        return None
+    turns = next((key for key in fields if is_conversation(fields[key])), None)
+    if turns:
+        raise ValueError(
+            f"{where} has a conversation under {turns!r}, which cannot be trained on yet: write each one as one text "
+            f"under {text_key!r}"
+        )
+    texts = ", ".join(ascii(key) for key in list(fields)[:8] if isinstance(fields[key], str))
+    remedy = f"give text_key one of {texts}" if texts else "give rows with a text, or another text_key"
+    found = f"has {json.dumps(value)[:40]}, which is no text," if text_key in fields else "has no text"
+    raise ValueError(f"{where} {found} under {text_key!r}: {remedy}")
+
+
+def is_conversation(value: Any) -> bool:
+    """Whether it is a list of turns, as in ``messages`` and ``conversations``."""
+    return isinstance(value, list) and any(isinstance(turn, dict) and {"role", "from"} & turn.keys() for turn in value)
+
+
+def json_rows(stream: TextIO, file: File) -> Iterator[tuple[str, Any]]:
+    """Each object or text with its place. A .json file that begins with [ is an array; any other has one per line."""
+    lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
+    for index, (number, line) in enumerate(lines):
+        if index == 0 and file.format == "json" and line.lstrip().startswith("["):
+            for element, value in enumerate(_parsed(line + stream.read(), file.name), 1):
+                yield f"{file.name}, element {element}", value
+            return
+        yield f"{file.name}:{number}", _parsed(line, f"{file.name}:{number}")
+
+
+def _parsed(text: str, where: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(
+            f"{where} is not valid JSON text ({error}): correct it, get the file again, or leave it out with --glob"
+        ) from None
+
+
+def csv_rows(stream: TextIO, file: File, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row with its place. The first row names the columns.
+
+    In .csv, quoted fields may contain line ends, and the delimiter is the one of ``,;|`` and tab that gives the column
+    ``text_key``. In .tsv it is the tab, and a quote is text.
+    """
+    csv.field_size_limit(MAX_FIELD)  # the default is 131,072; the csv module has only one limit per process
+    is_tsv = file.format == "tsv"
+    options: dict[str, Any] = {"quoting": csv.QUOTE_NONE} if is_tsv else {"strict": True}
+    header = [stream.readline()]
+    while not is_tsv and "".join(header).count('"') % 2 and (line := stream.readline()):
+        header.append(line)  # a quoted name may contain line ends
+    columns = {mark: _first_row(header, mark, options) for mark in ("\t" if is_tsv else ",;\t|")}
+    delimiter = next((mark for mark in columns if text_key in columns[mark]), None)
+    if delimiter is None:
+        most = max(columns.values(), key=len)
+        raise ValueError(
+            f"{file.name} has no column {text_key!r}: give text_key one of {', '.join(map(ascii, most[:8]))}, leave "
+            "the file out with --glob, or copy it to a name that ends in .txt to train on it as it is"
+        )
+    names = columns[delimiter]
+    rows = csv.DictReader(stream, names, delimiter=delimiter, **options)
+    try:
+        for row in rows:
+            if None in row:  # where DictReader puts the fields that have no column
+                raise csv.Error(f"{len(names) + len(row[None])} fields for {len(names)} columns")
+            yield file.name, row
+    except csv.Error as error:
+        raise ValueError(
+            f"{file.name}, line {rows.reader.line_num + len(header)} of the table, is not valid ({error}): put fields "
+            f"that contain {delimiter!r} in double quotes, and double the quotes inside them"
+        ) from None
+
+
+def _first_row(lines: list[str], delimiter: str, options: dict[str, Any]) -> list[str]:
+    try:
+        return next(csv.reader(lines, delimiter=delimiter, **options), [])
+    except csv.Error:
+        return []

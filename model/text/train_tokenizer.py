@@ -1,9 +1,7 @@
 """Train a SentencePiece tokenizer on any text. It is lossless: decode(encode(text)) == text."""
 
-import hashlib
 import io
 import itertools
-import json
 import math
 from bisect import bisect_left
 from collections import Counter
@@ -14,11 +12,8 @@ from typing import Any
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
 from ..cli.files import write_atomically
-from .sources import Documents
-from .token_cache import cached
 from .tokenizer import split_text
 
-TOKENIZER_FORMAT = 4  # increase when training changes, so that cached tokenizers are not reused
 TOKENIZER_KINDS = ("bpe", "char")
 SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
 MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the single characters need more
@@ -99,27 +94,6 @@ def count_covering(counts: Counter[str], fraction: float) -> int:
     """The number of the most frequent characters that make up this fraction of the text."""
     covered = list(itertools.accumulate(count for _, count in counts.most_common()))
     return 1 + bisect_left(covered, fraction * counts.total())
-
-
-def cached_tokenizer(
-    documents: Documents,
-    cache_dir: str | Path,
-    kind: str = "bpe",
-    vocab_size: int | None = None,
-) -> Path:
-    """The path in ``cache_dir`` of a tokenizer for the documents, trained if it is not there yet.
-
-    Raises ValueError if a file changes while it is read.
-    """
-    facts = [TOKENIZER_FORMAT, documents.identity(), kind, vocab_size]
-    folder = Path(cache_dir) / f"tokenizer-{hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]}"
-    file = folder / "tokenizer.model"
-
-    def fill(directory: Path) -> None:
-        train_tokenizer(documents.texts(), directory, kind, vocab_size)
-        documents.check_unchanged()
-
-    return cached(folder, documents.specs, lambda: file if file.exists() else None, fill)
 
 
 def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple[list[str], int]:

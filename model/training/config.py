@@ -43,7 +43,8 @@ class DataArgs:
     ] = 0.1
     text_key: TextKey = "text"
     doc_separator: Annotated[
-        str | None, "separator between the documents of a file; '' for none (default: recognized)"
+        str | None,
+        "separator of documents in a text file; '' for none (default: <|endoftext|> or its like, alone on a line)",
     ] = None
     start_text: Annotated[
         str | None, "text put before a generation without a prompt, and not printed (default: chosen from the data)"
@@ -158,8 +159,6 @@ class Run:
     directory: Path
     resume: bool = False
     changes: tuple[str, ...] = ()  # when resuming: ``name old -> new`` for each setting with another value
-    # when resuming: no setting of the text was given again, so the run's cached tokens are used if they are still there
-    keeps_text: bool = False
 
     @property
     def has_size(self) -> bool:

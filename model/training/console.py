@@ -146,7 +146,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
-        f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}; cached in {data.entry}",
+        f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}",
+        "documents": describe_documents(run, data.documents),
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
@@ -156,6 +157,14 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     if run.resume:
         rows["resuming"] = "; ".join(run.changes) or "with the same settings"
     return format_rows(rows | more)
+
+
+def describe_documents(run: Run, documents: int) -> str:
+    """Their number, which shows whether a separator was found, and how to keep a recognized one as text."""
+    if not run.data.doc_separator:
+        return f"{documents:,}"
+    line = f"{documents:,}, separated by {run.data.doc_separator!r}"
+    return line if "doc_separator" in run.given else f"{line}; to keep it as text: --doc_separator ''"
 
 
 def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Dataset) -> str:

@@ -3,7 +3,7 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -13,62 +13,95 @@ from filelock import FileLock, Timeout
 
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
-from ..text.token_cache import note_use
-from ..weights import save_tokenizer
 from .config import CONFIG_FILE, Run
 from .distributed import Ranks, check_shared
-from .run_text import Text
 from .state import STATE
 
 METRICS = "metrics.jsonl"
-MODEL_FILES = (STATE, "model.safetensors", "config.json")  # a directory with any of these holds a model
+LOCK = ".lock"
+RUN_FILES = (STATE, "model.safetensors", "config.json", CONFIG_FILE)  # a directory with any of these is taken
 
 
 @contextmanager
-def run_directory(run: Run, text: Text, ranks: Ranks) -> Iterator[Path]:
-    """Make the run directory, lock it against other trainers, and write settings and tokenizer. Yields its path.
+def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
+    """Make the directory of a new run, or open that of the run to resume, and lock it. Yields its path.
 
-    ``--resume`` works even before the first checkpoint, except for text from a pipe, which must be given again.
-    Raises ValueError if the run must not start.
+    If the run has not begun when it is left, because of a mistake, a signal or --plan, what it wrote is removed. Raises
+    ValueError if the directory is taken, or in use by another trainer.
     """
-    with ExitStack() as lock:  # held by the first process
-        directory = ranks.first(lambda: write_run(run, text, lock))
+    with ExitStack() as stack:  # entered in the first process, which holds the lock
+        directory = ranks.first(lambda: stack.enter_context(opened(run)))
         check_shared(directory, ranks)
-        if ranks.local_rank == 0 and text.dataset.entry:  # each machine may have a separate cache
-            note_use(text.dataset.entry, directory)
         yield directory
 
 
-def write_run(run: Run, text: Text, lock: ExitStack) -> Path:
-    directory = run.directory
-    if not run.resume and not run.train.out_dir:
-        directory = make_first_free(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    lock.enter_context(locked(directory))
-    if not run.resume:
-        check_free(directory)  # again: another run may have finished here while the text was prepared
-        save_tokenizer(text.tokenizer, directory)
+@contextmanager
+def opened(run: Run) -> Iterator[Path]:
+    """``run_directory`` in one process."""
+    with ExitStack() as lock:
+        if run.resume or run.train.out_dir:
+            directory = run.directory
+            made = missing_directories(directory)
+            directory.mkdir(parents=True, exist_ok=True)
+            before = set(os.listdir(directory))
+            lock.enter_context(locked(directory))
+            if not run.resume:
+                check_free(directory)
+        else:
+            made = missing_directories(run.directory)
+            directory = lock_first_free(run.directory, lock)
+            made = made or [directory]
+            before = set()
+        try:
+            yield directory
+        finally:
+            if not (directory / CONFIG_FILE).exists():
+                for name in set(os.listdir(directory)) - before - {LOCK}:
+                    with suppress(OSError):  # Windows keeps files that are memory-mapped
+                        (directory / name).unlink()
+                lock.close()
+                with suppress(OSError):
+                    if LOCK not in before:
+                        (directory / LOCK).unlink()
+                    for path in made:
+                        path.rmdir()
+
+
+def missing_directories(directory: Path) -> list[Path]:
+    return [path for path in (directory, *directory.parents) if not path.exists()]
+
+
+def lock_first_free(base: Path, stack: ExitStack) -> Path:
+    """Make and lock the first of ``base``, base-2, base-3 … that is free; ``stack`` gets the lock.
+
+    One that exists is free if it was left by a process that was killed before its run began. Concurrent processes get
+    different ones.
+    """
+    for number in count(1):
+        directory = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            directory.mkdir(parents=True)
+        except FileExistsError:
+            if not (directory / LOCK).exists():
+                continue
+        with ExitStack() as attempt, suppress(ValueError):
+            attempt.enter_context(locked(directory))
+            check_free(directory)
+            stack.enter_context(attempt.pop_all())
+            return directory
+    raise AssertionError
+
+
+def begin(run: Run, directory: Path) -> None:
+    """Write the settings, from which the run can be resumed from now on."""
     write_text(directory / CONFIG_FILE, toml_text(run.data, run.model, replace(run.train, out_dir=directory)))
-    return directory
 
 
 def check_free(directory: Path) -> None:
-    """Raise ValueError if the directory holds a model, so that no run replaces another."""
-    for name in MODEL_FILES:
+    """Raise ValueError if the directory holds a run or a model, so that no run replaces another."""
+    for name in RUN_FILES:
         if (directory / name).exists():
             raise ValueError(f"{directory} holds {name}: give another --out_dir, or --resume to continue that run")
-
-
-def make_first_free(base: Path) -> Path:
-    """Make the first of ``base``, base-2, base-3 … that does not exist. Concurrent processes get different ones."""
-    directory = base
-    for number in count(2):
-        try:
-            directory.mkdir(parents=True)
-            break
-        except FileExistsError:
-            directory = base.with_name(f"{base.name}-{number}")
-    return directory
 
 
 @contextmanager
@@ -78,7 +111,7 @@ def locked(directory: Path) -> Iterator[None]:
     The operating system releases the lock when the process ends, even if it is killed.
     """
     try:
-        lock = FileLock(directory / ".lock").acquire(blocking=False)
+        lock = FileLock(directory / LOCK).acquire(blocking=False)
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
     with lock:

@@ -1,25 +1,29 @@
-"""The text of a run as tokens: prepare it for training, and find it again from the run directory."""
+"""The text of a run as tokens, in the run directory."""
 
+import hashlib
+import json
+import os
+import shutil
+import warnings
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from numpy.lib.stride_tricks import sliding_window_view
 
-from ..cli import instances, print_note, quantity
+from ..cli import instances, quantity
 from ..text.dataset import Dataset
-from ..text.prepare import changed_since, load_dataset, prepare
+from ..text.prepare import IDS, META, check_unchanged, load_dataset, load_tokens, surrounding_tokens, tokenize
 from ..text.separators import recognize
-from ..text.sources import Documents, is_pipe
-from ..text.token_cache import cache_home, runs_using
+from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
-from ..text.train_tokenizer import TOKENIZER_KINDS, cached_tokenizer
-from ..weights import load_tokenizer
+from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
+from ..weights import load_tokenizer, save_tokenizer
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
 from .distributed import Ranks
 from .evaluation import sampled_blocks, unigram_loss
-from .state import read_progress
 
+FORMAT = 1  # increase when the same files give other tokens, so that those of earlier runs are not taken
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
 MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
 # Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
@@ -35,62 +39,125 @@ class Text(NamedTuple):
     unigram_loss: float  # nats per token when guessing each token by its frequency alone
 
 
-def prepare_text(run: Run, ranks: Ranks) -> tuple[Run, Text]:
-    """Train or load the tokenizer, tokenize, split. Results for the same files are reused from the cache.
+def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
+    """Write the tokenizer and the tokens of a new run into its directory, and open them; to resume, only open them.
 
     Returns the run with what only the text tells: doc_separator, start_text, and vocab_size if it is trained from
-    scratch.
-
-    The first process does this first. The others then do the same, and find its results in the cache; on another
-    machine they make them from the same text.
+    scratch. The first process writes, all open the same files.
     """
-    run, text, notes = ranks.in_turn(lambda: read_text(run))
-    if ranks.first(lambda: text.dataset.fingerprint) != text.dataset.fingerprint:
-        raise ValueError(f"process {ranks.rank} has another text than the first process: give all the same files")
-    for note in notes if ranks.is_first else ():
-        print_note(note)
-    return run, text
-
-
-def read_text(run: Run) -> tuple[Run, Text, list[str]]:
-    """``prepare_text`` in one process; the notes are for the user."""
-    data, context = run.data, run.model.max_seq_len
-    notes: list[str] = []
-    if run.resume:
-        tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
-        dataset = read_run_dataset(run.directory, data, tokenizer, context, use_cached=run.keeps_text)
-        changed = changed_since(dataset) if run.keeps_text else []
-        if changed:
-            names = ", ".join(changed[:3])  # enough to know which
-            notes.append(f"text           {names} changed since this run began; it continues with the text as it was")
-    else:
-        documents = data.open(data.data)
-        if data.doc_separator is None:
-            found = recognize(documents.beginnings())
-            data = replace(data, doc_separator=found.separator)
-            documents = replace(documents, separator=found.separator or None)
-            notes += [f"documents      {found.note}"] if found.note else []
-        if data.tokenizer in TOKENIZER_KINDS:
-            vocab_size = run.model.vocab_size if "vocab_size" in run.given else None
-            file = cached_tokenizer(documents, cache_home(), data.tokenizer, vocab_size)
-            tokenizer = load_tokenizer(file)
-        else:
-            tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
-        dataset = tokenize(data, documents, tokenizer, context)
-    start_text = data.start_text
-    if start_text is None:
-        start_text = choose_start_text(dataset, tokenizer, context)
-    for name, prompt in (("start_text", start_text), ("sample_prompt", run.train.sample_prompt)):
-        tokens = len(tokenizer.encode(prompt))
-        if tokens >= context:
+    data = run.data
+    if not run.resume:
+        data = ranks.first(lambda: write_tokens(run, directory))
+    dataset = load_dataset(directory, ranks.first(lambda: load_tokens(directory)))
+    tokenizer = load_tokenizer(directory, run.model.vocab_size if run.resume or run.train.init_from else None)
+    model = run.model
+    if not run.resume:
+        check_length(dataset, model.max_seq_len, data.val_fraction)
+        if data.start_text is None:
+            data = replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
+        if not run.train.init_from:
+            model = replace(model, vocab_size=tokenizer.vocab_size)
+    for name, prompt in (("start_text", data.start_text or ""), ("sample_prompt", run.train.sample_prompt)):
+        length = len(tokenizer.encode(prompt))
+        if length >= model.max_seq_len:
             raise ValueError(
-                f"{name} is {quantity(tokens, 'token')} long, which leaves no room for a sample in a context of "
-                f"{context} (max_seq_len): shorten it"
+                f"{name} is {quantity(length, 'token')} long, which leaves no room for a sample in a context of "
+                f"{model.max_seq_len} (max_seq_len): shorten it"
             )
-    run = replace(run, data=replace(data, start_text=start_text))
-    if not run.resume and not run.train.init_from:
-        run = replace(run, model=replace(run.model, vocab_size=tokenizer.vocab_size))
-    return run, Text(tokenizer, dataset, start_text, unigram_loss(dataset, tokenizer.vocab_size)), notes
+    text = Text(tokenizer, dataset, data.start_text or "", unigram_loss(dataset, tokenizer.vocab_size))
+    return replace(run, data=data, model=model), text
+
+
+def write_tokens(run: Run, directory: Path) -> DataArgs:
+    """Write the tokenizer and the tokens of the run's text into its directory; returns its settings.
+
+    If an earlier run beside it was made from the same files in the same way, its tokenizer and tokens are taken.
+    """
+    data = run.data
+    documents = data.open(data.data)
+    val_documents = data.open(data.val_data) if data.val_data else None
+    if val_documents:
+        shared = {os.path.realpath(path) for path in documents.paths()}.intersection(
+            os.path.realpath(path) for path in val_documents.paths()
+        )
+        if shared:
+            count = quantity(len(shared), "file")
+            warnings.warn(f"{count} of val_data, for example {min(shared)}, is also in data", stacklevel=1)
+    if data.doc_separator is None:
+        data = replace(data, doc_separator=recognize(documents.beginnings()))
+    for source in (documents, val_documents):
+        if source:
+            source.separator = data.doc_separator or None
+
+    if data.tokenizer in TOKENIZER_KINDS:
+        tokenizer = None
+        vocab_size = run.model.vocab_size if "vocab_size" in run.given else None
+        made_by: list[object] = [data.tokenizer, vocab_size]
+    else:
+        tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
+        made_by = [tokenizer.fingerprint, *surrounding_tokens(tokenizer)]
+    state = documents.state()
+    made_from = identify(data, [documents, val_documents], made_by)
+    earlier = find_tokens(directory.parent, made_from)
+    if earlier:
+        take_tokens(earlier, directory)
+        tokenizer = load_tokenizer(earlier)
+    else:
+        if tokenizer is None:
+            tokenizer = load_tokenizer(train_tokenizer(documents.texts(), directory, data.tokenizer, vocab_size))
+        check_unchanged(documents, state)
+        fraction = data.val_fraction
+        tokenize(
+            directory, documents, tokenizer, val_fraction=fraction, val_documents=val_documents, made_from=made_from
+        )
+    tokenizer.eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
+    save_tokenizer(tokenizer, directory)
+    return data
+
+
+def identify(data: DataArgs, sources: list[Documents | None], made_by: list[object]) -> str | None:
+    """A hash of the files, their size and times, and the settings by which they become tokens; None for a pipe."""
+    states = [source.state() if source else [] for source in sources]
+    if None in states:
+        return None
+    facts = [FORMAT, states, data.text_key, data.doc_separator, data.val_fraction, made_by]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()
+
+
+def find_tokens(runs: Path, made_from: str | None) -> Path | None:
+    """The run in this directory whose tokens were made from the same files in the same way."""
+    for file in runs.glob(f"*/{META}") if made_from else ():
+        try:
+            tokens = load_tokens(file.parent)
+            if tokens.made_from == made_from and (file.parent / IDS).exists():
+                return file.parent
+        except ValueError:  # damaged, or removed
+            continue
+    return None
+
+
+def take_tokens(earlier: Path, directory: Path) -> None:
+    """Make ``directory`` have the tokens of an earlier run: a hard link, or a copy if the file system has none."""
+    if earlier.samefile(directory):
+        return
+    (directory / IDS).unlink(missing_ok=True)
+    try:
+        os.link(earlier / IDS, directory / IDS)
+    except OSError:
+        shutil.copyfile(earlier / IDS, directory / IDS)
+    shutil.copyfile(earlier / META, directory / META)
+
+
+def check_length(dataset: Dataset, context: int, val_fraction: float) -> None:
+    """Raise ValueError if the training text is too short for one window, or if the validation text is empty."""
+    tokens = len(dataset.train)
+    if tokens < context + 1:
+        raise ValueError(
+            f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
+            "give more text, or a smaller max_seq_len"
+        )
+    if not dataset.val_bytes:
+        raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
 
 
 def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
@@ -115,46 +182,7 @@ def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> s
     return ""
 
 
-def tokenize(data: DataArgs, documents: Documents, tokenizer: Tokenizer, context: int) -> Dataset:
-    """The tokens of the documents, split into training and validation text as ``data`` says."""
-    return prepare(
-        documents,
-        tokenizer,
-        context=context,
-        cache_dir=cache_home(),
-        val_fraction=data.val_fraction,
-        val_documents=data.open(data.val_data) if data.val_data else None,
-    )
-
-
 def read_run_data_args(directory: Path) -> DataArgs | None:
     """The text settings of the run in the directory; None if there is no run, or if its settings cannot be read."""
     settings = read_run_settings(directory)
     return instances(settings, *SETTINGS_CLASSES)[0] if settings else None
-
-
-def read_run_dataset(
-    directory: Path, data: DataArgs, tokenizer: Tokenizer, context: int, use_cached: bool = True
-) -> Dataset:
-    """The tokens of a run: from the cache, even if its text has changed, or else tokenized again from ``data``.
-
-    Raises ValueError if ``data`` is not the text that the run was trained on.
-    """
-    saved = read_progress(directory)
-    fingerprint = saved.text if saved else None
-    for entry in sorted(cache_home().glob("tokens-*")) if use_cached else ():
-        if str(directory.absolute()) in runs_using(entry):
-            dataset = load_dataset(entry, data.val_fraction)
-            if dataset and dataset.fingerprint == fingerprint:
-                return dataset
-    if use_cached and any(is_pipe(spec) for spec in (*data.data, *data.val_data)):
-        raise ValueError(
-            f"{directory} was trained on text from a pipe, and its tokens were not found in the cache: give --data"
-        )
-    dataset = tokenize(data, data.open(data.data), tokenizer, context)
-    if fingerprint not in (None, dataset.fingerprint):
-        raise ValueError(
-            f"{directory} was trained on another text than {', '.join(data.data)} holds now, or on another split of "
-            "it: give another --data, or leave the settings of the text as they were"
-        )
-    return dataset

@@ -9,13 +9,11 @@ from urllib.parse import urlsplit
 from ..cli import Settings, instances, print_note, quantity, read_toml
 from ..cli.settings import setting_fields, values
 from ..config import ModelArgs
-from ..text.sources import is_pipe
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, SETTINGS_CLASSES, DataArgs, Run
 from .distributed import Ranks, local_device
-from .run_directory import check_free
 from .state import read_progress
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
@@ -35,10 +33,7 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     nearest = next(path for path in (run.directory, *run.directory.absolute().parents) if path.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
         raise ValueError(f"out_dir is {run.directory}, but {nearest} is no directory that can be written to")
-    data, train = run.data, run.train
-    for spec in (*data.data, *data.val_data):
-        if ranks.world_size > 1 and is_pipe(spec) and not run.keeps_text:
-            raise ValueError(f"{spec} is a pipe, which only one of several processes can read: save the text to a file")
+    train = run.train
     if train.batch_size % ranks.world_size and ("batch_size" in run.given or not run.needs_choice):
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
@@ -59,8 +54,6 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     if "init_from" in settings:
         settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
     data, model, train = instances(settings, *SETTINGS_CLASSES)
-    if train.out_dir:
-        check_free(train.out_dir)
     name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
     run = Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
@@ -73,7 +66,7 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     """The run to resume.
 
-    Raises ValueError if the model, the tokenizer or the optimizer would change, or if ``max_steps`` have been exceeded.
+    Raises ValueError if the text, the model or the optimizer would change, or if ``max_steps`` have been exceeded.
     """
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
@@ -87,14 +80,11 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before, after = values(*instances(saved, *SETTINGS_CLASSES)), values(data, model, train)
     changes = {name: f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]}
-    fixed = {"tokenizer", "optimizer", "init_from", "network", *setting_fields(ModelArgs)}
+    fixed = {"optimizer", "init_from", "network", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
     conflicts = [change for name, change in changes.items() if name in fixed]
     if conflicts:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
-    text_settings = setting_fields(DataArgs).keys() - {"start_text", "tokenizer"}
-    keeps_text = settings.keys().isdisjoint(text_settings)
-    changed = tuple(changes.values())
-    run = Run(data, model, train, given, directory, resume=True, changes=changed, keeps_text=keeps_text)
+    run = Run(data, model, train, given, directory, resume=True, changes=tuple(changes.values()))
     progress = read_progress(directory)
     if progress and progress.step > run.train.step_limit:
         raise ValueError(

@@ -34,7 +34,6 @@ class Progress:
     It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
     """
 
-    text: str  # the fingerprint of the text, because a run cannot be resumed with another one
     step: int = 0
     tokens: int = 0
     train_seconds: float = 0.0  # training steps only

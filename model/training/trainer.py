@@ -59,7 +59,7 @@ class Trainer:
         self.dataset = dataset
         self.args = args
         self.directory = directory
-        self.progress = saved or Progress(dataset.fingerprint)
+        self.progress = saved or Progress()
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step

@@ -2,14 +2,16 @@ import json
 import math
 import re
 
+import numpy as np
 import pytest
 import torch
 from script_helpers import run_in_process, save_run
 
 import evaluate
-from model.decoding.scoring import encoded_documents, predicted_bytes, score_documents, windows
+from model.decoding.scoring import Score, encoded_documents, predicted_bytes, score_documents, windows
+from model.text.dataset import Dataset
+from model.text.prepare import tokenize
 from model.text.sources import open_documents
-from model.training.config import DataArgs
 from model.weights import load_model, load_tokenizer, save_model
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
@@ -77,13 +79,70 @@ def test_windows_do_not_cross_documents_and_batches_change_no_score(run_dir, tmp
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
-    found = list(encoded_documents(open_documents([file]), tokenizer))
-    assert [document.tokens for document in found] == [tokenizer.encode(text) for text in texts if text]
-    alone = [score_documents(model, [item], 5, 1)[0] for item in found]
+
+    def documents():
+        return encoded_documents(open_documents([file]), tokenizer)
+
+    read = [[token for ids, _ in document.parts for token in ids] for document in documents()]
+    assert read == [tokenizer.encode(text) for text in texts if text]
+    alone = [score_documents(model, [item], 5, 1)[0] for item in documents()]
+    assert [score.bytes for score in alone] == [len(text) for text in texts if text]
     for size in (1, 3, 50):
-        together = score_documents(model, found, 5, size)
+        together = score_documents(model, documents(), 5, size)
         assert [item.tokens for item in together] == [item.tokens for item in alone]
         assert [item.nats for item in together] == pytest.approx([item.nats for item in alone], abs=1e-4)
+
+
+def test_a_document_is_encoded_in_chunks_as_it_is_scored(run_dir, tmp_path):
+    """Of a text of 2,000 chunks, only a few have been encoded when the first window is scored."""
+    (tmp_path / "text.txt").write_text(TEXT * 2000, encoding="utf-8")
+    model, tokenizer = load_model(run_dir), load_tokenizer(run_dir)
+    document = next(encoded_documents(open_documents([tmp_path / "text.txt"]), tokenizer))
+    sizes = []
+
+    def counted():
+        for ids, size in document.parts:
+            sizes.append(size)
+            yield ids, size
+
+    def stop(scored):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        score_documents(model, [document._replace(parts=counted())], on_batch=stop)
+    assert 0 < sum(sizes) < len(TEXT) * 100
+
+
+@pytest.mark.parametrize("adds_bos", [True, False])
+@pytest.mark.parametrize("inside", [True, False])
+def test_the_validation_documents_are_those_of_the_text(run_dir, adds_bos, inside):
+    """The first token of a document is not predicted: BOS, or without BOS its first token of text."""
+    tokenizer = load_tokenizer(run_dir)
+    texts = [TEXT[:30], "xyz", TEXT[40:99]]
+    ids = [tokenizer.encode(text, bos=False) for text in texts]
+    bos = [1] if adds_bos else []
+
+    class Other:
+        eos_ids = (2,)
+        decode = tokenizer.decode
+
+        def encode(self, text, bos=True):
+            return tokenizer.encode(text, bos=bos and adds_bos)
+
+    val = [token for row in ids for token in [*bos, *row, 2]]
+    if inside:  # the validation text begins with the second token of a document
+        val = val[len(bos) :]
+    elif not adds_bos:
+        val = [2, *val]  # the end of the training text
+    dataset = Dataset(np.array(val), np.array(val), len("".join(texts)), 3, (*bos, 2))
+    scored = [list(document.parts) for document in evaluate.validation_documents(dataset, Other())]
+    found = [
+        (tokenizer.decode([token for tokens, _ in parts for token in tokens][1:]), parts[0][1]) for parts in scored
+    ]
+    expected = texts if adds_bos else [tokenizer.decode(row[1:]) for row in ids]
+    if inside:
+        expected = [tokenizer.decode(ids[0][1:]), *expected[1:]]
+    assert found == [(text, len(text)) for text in expected]
 
 
 class Bytes:
@@ -150,10 +209,20 @@ def test_several_files_are_shown_one_per_line(run, tmp_path):
 
 @pytest.fixture
 def settings(run_dir, tmp_path, monkeypatch):
-    """``settings(text)`` makes the model a run with this config.toml."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    """``settings(data, ...)`` makes the model a run that was trained on this text."""
     monkeypatch.chdir(tmp_path)
-    return (run_dir / "config.toml").write_text
+
+    def write(*data, doc_separator="", val_data=None, val_fraction=0.1):
+        text = f"data = {json.dumps(data)}\ndoc_separator = {json.dumps(doc_separator)}\n"
+        text += f"val_data = {json.dumps([val_data])}\n" if val_data else ""
+        (run_dir / "config.toml").write_text(text, encoding="utf-8")
+        documents, val = (
+            open_documents(names, doc_separator=doc_separator) if all(names) else None for names in (data, [val_data])
+        )
+        tokenizer = load_tokenizer(run_dir)
+        tokenize(run_dir, documents, tokenizer, val_fraction=val_fraction, val_documents=val)
+
+    return write
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -162,7 +231,8 @@ def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tm
     (tmp_path / "text.txt").write_text(f"{TEXT[:480]}%{end}", encoding="utf-8")
     (tmp_path / "end.txt").write_text(end, encoding="utf-8")
     fraction = len(end) / (480 + len(end))  # the nearest chunk is the one that begins the document of that place
-    settings(f'data = "text.txt"\nval_fraction = {fraction}\ndoc_separator = "%"\n')
+    settings("text.txt", val_fraction=fraction, doc_separator="%")
+    (tmp_path / "text.txt").unlink()  # the run directory has its tokens
     code, out, err = run("--json")
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
@@ -173,32 +243,48 @@ def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tm
     lines = [json.loads(line) for line in out.splitlines()]
     data_lines = [json.loads(line) for line in data_out.splitlines()]
     assert lines == [{key: value for key, value in line.items() if key != "file"} for line in data_lines]
-    settings('data = "text.txt"\nval_data = "end.txt"\ndoc_separator = "%"\n')
+    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
+    settings("text.txt", val_data="end.txt", doc_separator="%")
     assert run("--json")[1] == out
 
 
 def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
-    settings('data = "a.txt"\ndoc_separator = ""\n')
+    settings("a.txt")
     assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", tmp_path / "a.txt")[2]
-    settings('data = ["a.txt", "-", "http://127.0.0.1:1/a.txt", "gone.txt"]\ndoc_separator = ""\n')
-    assert run("--data", "b.txt")[2] == "", "no pipe is read and nothing is downloaded for the comparison"
-    source = open_documents(["python-docs", tmp_path / "a.txt"])
-    assert evaluate.count_training_files(source, DataArgs()) == 1, "the bundled documentation is one file"
-    assert (
-        evaluate.count_training_files(source, DataArgs(data=("python-docs", str(tmp_path)))) == 2 == len(source.files)
-    )
+    assert run("--data", "b.txt")[2] == ""
+    (tmp_path / "run" / "tokens.json").write_text("{", encoding="utf-8")
+    assert run("--data", "a.txt")[2] == "", "the training text is not known"
 
 
 def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):
-    (tmp_path / "a.txt").write_text("<|endoftext|>".join([TEXT] * 6), encoding="utf-8")
+    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join([TEXT] * 6), encoding="utf-8")
     _, out, err = run("--data", "a.txt")
     assert "6 documents" in out
-    assert "note: a.txt: split at <|endoftext|>, 5 times" in err
-    settings('data = "b.txt"\ndoc_separator = ""\n')
+    assert "note: documents are separated by <|endoftext|>; to score it as text: --doc_separator ''" in err
+    (tmp_path / "b.txt").write_text(TEXT, encoding="utf-8")
+    settings("b.txt")
     assert "1 document\n" in run("--data", "a.txt")[1]
     assert "6 documents" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
+
+
+def test_a_directory_without_a_text_is_told_to_name_one(run, run_dir, tmp_path):
+    assert "is not a run of train.py" in run()[2]
+    (run_dir / "config.toml").write_text('data = "a.txt"\n', encoding="utf-8")
+    code, out, err = run()
+    assert (code, out) == (2, "")
+    assert re.search("error: .*tokens.json is missing: .*; name a text with --data", err)
+
+
+@pytest.mark.parametrize(("nats", "perplexity"), [(2.0, math.exp(2)), (800.0, None)])
+def test_an_overflowing_perplexity_is_null_in_json(capsys, nats, perplexity):
+    score = Score(nats, 1, 1, "a")
+    evaluate.print_json([score, Score(nats, 1, 1, "b")])
+    lines = [json.loads(line, parse_constant=pytest.fail) for line in capsys.readouterr().out.splitlines()]
+    assert [line["perplexity"] for line in lines] == [perplexity] * 5
+    evaluate.print_table([score])
+    assert ("inf" in capsys.readouterr().out) == (perplexity is None)
 
 
 @pytest.mark.usefixtures("each_processor")

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -22,14 +21,12 @@ from training_helpers import torchrun
 import evaluate
 import train
 from model.cli import read_toml
-from model.text import sources
-from model.text.token_cache import cache_entries, cache_home
-from model.training import choice, run_text
+from model.text.prepare import load_dataset
+from model.training import choice
 from model.training.choice import LADDER
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.training.run_directory import locked
-from model.training.run_text import read_run_data_args, read_run_dataset
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -94,41 +91,29 @@ def steps(directory: str) -> list[int]:
     return [line["step"] for line in metrics(directory)]
 
 
-def test_a_recognized_separator_is_printed_once_and_saved_with_the_run(capsys):
+def test_a_recognized_separator_is_printed_and_saved_with_the_run(capsys):
     Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
-    assert err.count("<|endoftext|>, 199 times") == 1
+    assert rows(err)["documents"] == "200, separated by '<|endoftext|>'; to keep it as text: --doc_separator ''"
     settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
     assert settings["doc_separator"] == "<|endoftext|>"
     assert settings["start_text"] == "", "each line is a document, which is enough of them"
-    assert "<|endoftext|>" not in stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
+    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
     assert steps("out") == [1, 2, 3, 4, 5, 6]
-    assert "<|endoftext|>" not in stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", "")
+    assert rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"] == "1"
 
 
-def test_the_validation_text_of_a_run_is_found_in_cache_or_files_unless_it_changed(capsys):
+def test_the_validation_text_of_a_run_is_read_from_its_directory(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    text = Path("text.txt").read_text(encoding="utf-8")
-    tokenizer, data = load_tokenizer("out"), read_run_data_args(Path("out"))
-
-    def found():
-        dataset = read_run_dataset(Path("out"), data, tokenizer, 16)
-        ((tokens, size, _),) = evaluate.validation_documents(dataset, tokenizer)
-        return tokenizer.decode(tokens[1:]), size  # the first token is not predicted
-
-    end, size = found()
-    assert text.endswith(end)
-    assert 0.05 * len(text) < len(end) == size < 0.15 * len(text)
-    Path("text.txt").rename("elsewhere.txt")
-    assert found() == (end, size), "the cache still has it"
-    shutil.rmtree(cache_home())
-    with pytest.raises(ValueError, match=r"text.txt does not exist"):
-        found()
-    Path("text.txt").write_text(text + "More.\n", encoding="utf-8")
-    with pytest.raises(ValueError, match=r"out was trained on another text than text.txt holds now"):
-        found()
-    Path("text.txt").write_text(text, encoding="utf-8")
-    assert found() == (end, size)
+    Path("text.txt").unlink()
+    Path("out").rename("moved")
+    tokenizer = load_tokenizer("moved")
+    (document,) = evaluate.validation_documents(load_dataset(Path("moved")), tokenizer)
+    parts = list(document.parts)
+    tokens = [token for ids, _ in parts for token in ids]
+    text = tokenizer.decode(tokens[1:])  # the first token is not predicted
+    assert TEXT.endswith(text)
+    assert 0.05 * len(TEXT) < len(text) == sum(size for _, size in parts) < 0.15 * len(TEXT)
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -169,98 +154,51 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_run_is_not_overwritten_and_not_resumed_with_another_model_or_text(capsys):
+def test_a_run_is_not_overwritten_and_not_resumed_with_another_text(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
-    Path("other.txt").write_text(TEXT + "more", encoding="utf-8")
-    assert "was trained on another text" in again("other.txt", "--resume")
-    assert "or on another split of it" in again("text.txt", "--resume", "--val_fraction", "0.2")
-    Path("moved.txt").write_text(TEXT, encoding="utf-8")
-    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "moved.txt", "--lr", "0.001")
-    assert "data ('text.txt',) -> ('moved.txt',); lr 0.02 -> 0.001" in err
+    assert "cannot be resumed with data ('text.txt',) -> ('other.txt',)" in again("other.txt", "--resume")
+    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
+    assert "resuming       lr 0.02 -> 0.001\n" in err
 
 
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
-def test_a_run_is_resumed_from_its_cached_tokens_unless_its_text_is_named_again(capsys, monkeypatch, spec):
-    sources._spool.cache_clear()
+def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(capsys, monkeypatch, spec):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
     Path("story.txt").write_text(TEXT, encoding="utf-8")
-    stderr_of(capsys, "small.toml", "--data", spec, "--out_dir", "out")
-    sources._spool.cache_clear()
-    assert "changed" not in stderr_of(capsys, "--resume", "--out_dir", "out")
-    Path("story.txt").write_text(TEXT + "more", encoding="utf-8")
-    assert "another text" in error_of(capsys, "--resume", "--out_dir", "out", "--data", "story.txt")
-    assert ("changed since this run began" in stderr_of(capsys, "--resume", "--out_dir", "out")) == (spec != "-")
+    with monkeypatch.context() as patch:
+        patch.setattr(train, "Trainer", interrupted)  # before its first step
+        assert run("small.toml", "--data", spec, "--out_dir", "out") == 130
     Path("story.txt").unlink()
-    err = stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
-    assert ("/story.txt changed since this run began; it continues with the text as it was" in err) == (spec != "-")
-    assert steps("out")[-1] == 6
-    missing = {"story.txt": "story.txt does not exist", "-": "standard input is empty"}[spec]
-    assert missing in error_of(capsys, "--resume", "--out_dir", "out", "--data", spec)
-    shutil.rmtree("cache")
-    missing = {"story.txt": "story.txt does not exist", "-": "a pipe, and its tokens were not found in the cache"}[spec]
-    assert missing in error_of(capsys, "--resume", "--out_dir", "out")
+    Path("out").rename("moved")
+    stderr_of(capsys, "--resume", "moved", "--eval_every", "3")
+    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "straight", "--eval_every", "3")
+    assert Path("moved/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
+    Path("moved/tokens.bin").unlink()
+    assert "moved/tokens.bin has 0 bytes" in error_of(capsys, "--resume", "moved", "--max_steps", "9")
 
 
-@pytest.fixture
-def during_preparation(monkeypatch):
-    """``during_preparation(work)`` calls ``work`` right after the next run has prepared its text.
+def test_two_concurrent_runs_get_different_directories_or_are_refused(capsys, monkeypatch):
+    """The second one starts while the first one has prepared its text."""
+    codes = []
 
-    Returns a list, to which it then appends all files as ``work`` left them.
-    """
+    def prepare_and_start_another(*args):
+        text = prepare_text(*args)
+        monkeypatch.setattr(train, "prepare_text", prepare_text)
+        codes.append(run("small.toml", "--data", "text.txt", "--seed", "7", *out_dir))
+        return text
 
-    def register(work) -> list[dict[Path, bytes]]:
-        snapshots = []
-
-        def prepare_then_work(run, ranks):
-            monkeypatch.setattr(train, "prepare_text", prepare_text)
-            text = prepare_text(run, ranks)
-            work()
-            snapshots.append(all_files())
-            return text
-
-        prepare_text = train.prepare_text
-        monkeypatch.setattr(train, "prepare_text", prepare_then_work)
-        return snapshots
-
-    return register
-
-
-def test_a_run_that_finished_while_another_prepared_its_text_is_not_overwritten(capsys, during_preparation):
-    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--out_dir", "out", "--seed", "7"))
-    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
-    errors = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
-    assert len(errors) == 1
-    assert re.search(r"^train.py: error: out holds .*: give another --out_dir, or --resume", errors[0])
-    assert [all_files()] == snapshots
-    assert steps("out") == [1, 2, 3, 4]
-
-
-def test_two_concurrent_runs_without_out_dir_get_different_directories(capsys, during_preparation):
-    snapshots = during_preparation(lambda: run("small.toml", "--data", "text.txt", "--seed", "7"))
-    assert "directory      runs/small-2\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
-    assert snapshots[0].items() <= all_files().items()
-    for name in ("small", "small-2"):
-        settings = tomllib.loads(Path("runs", name, "config.toml").read_text(encoding="utf-8"))
-        assert Path(settings["out_dir"]) == Path("runs", name)
-        assert steps(f"runs/{name}") == [1, 2, 3, 4]
-    users = [sorted(Path(user).name for user in entry.runs) for entry in cache_entries(cache_home())]
-    assert sorted(users) == [[], ["small", "small-2"]]  # of the tokenizer, which the runs have a copy of; of the tokens
-
-
-def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(capsys, monkeypatch):
-    learn = run_text.cached_tokenizer
-
-    def learn_then_change_text(*args):
-        file = learn(*args)
-        Path("text.txt").write_text(TEXT + "more", encoding="utf-8")
-        return file
-
-    monkeypatch.setattr(run_text, "cached_tokenizer", learn_then_change_text)
-    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
-    assert "text.txt changed while it was read: run again" in capsys.readouterr().err.splitlines()[-1]
-    assert not Path("out").exists()
+    prepare_text = train.prepare_text
+    for out_dir, code in ([], 0), (["--out_dir", "out"], 2):
+        monkeypatch.setattr(train, "prepare_text", prepare_and_start_another)
+        err = stderr_of(capsys, "small.toml", "--data", "text.txt", *out_dir)
+        assert codes.pop() == code
+        assert ("out is in use by another trainer" in err) == bool(code)
+    for name, seed in ("runs/small", 1337), ("runs/small-2", 7), ("out", 1337):
+        settings = tomllib.loads(Path(name, "config.toml").read_text(encoding="utf-8"))
+        assert (settings["out_dir"], settings["seed"]) == (name, seed)
+        assert steps(name) == [1, 2, 3, 4]
 
 
 def test_a_second_trainer_is_refused(capsys):
@@ -402,8 +340,7 @@ def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
     assert "about 5 steps" in capsys.readouterr().out
     assert all_files() == before
-    Path("runs/small").mkdir(parents=True)
-    assert not any(entry.runs for entry in cache_entries(cache_home())), "a plan uses no entry of the cache"
+    assert not Path("runs").exists()
 
 
 def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):

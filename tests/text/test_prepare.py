@@ -1,7 +1,6 @@
-"""The split is exact, cache entries are complete or absent, and a batch is a function of (seed, step)."""
+"""The split is exact, documents begin and end as generated texts do, and a batch is a function of (seed, step)."""
 
 import json
-import os
 
 import numpy as np
 import pytest
@@ -9,7 +8,7 @@ from script_helpers import run_python
 from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
 
 from model.text.dataset import Dataset, window_start
-from model.text.prepare import changed_since, prepare
+from model.text.prepare import IDS, META, load_dataset, surrounding_tokens, tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -22,17 +21,13 @@ def tokenizer(tmp_path_factory):
     return SentencePieceTokenizer(train_tokenizer([ENGLISH * 40], tmp_path_factory.mktemp("bpe"), vocab_size=320))
 
 
-@pytest.fixture(scope="module")
-def char(tmp_path_factory):
-    return SentencePieceTokenizer(train_tokenizer([ENGLISH], tmp_path_factory.mktemp("char"), kind="char"))
-
-
 def prepared(tmp_path, tokenizer, text=None, **options):
     """The tokens of a new text or, without one, of the same file again."""
     file = tmp_path / "text.txt"
     if text is not None:
         file.write_bytes(text.encode())
-    return prepare(open_documents([file]), tokenizer, **{"context": 8, "cache_dir": tmp_path / "cache", **options})
+    tokenize(tmp_path, open_documents([file]), tokenizer, **options)
+    return load_dataset(tmp_path)
 
 
 @pytest.mark.parametrize("fraction", [0.1, 0.5, 0.013])
@@ -61,115 +56,117 @@ def test_tokenizing_in_chunks_gives_the_tokens_of_the_whole_text(tmp_path, token
     assert [*data.train.tolist(), *data.val[1:].tolist()] == tokenizer.encode(text)
 
 
-def test_each_document_begins_with_bos(tmp_path, tokenizer):
+def write_lines(path, lines):
+    path.write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("eos_ids", "adds_bos", "start", "end"),
+    [
+        ((2, 1), True, [1], []),  # of a tokenizer that was trained here: BOS ends a text, too
+        ((2,), True, [1], [2]),
+        ((2,), False, [], [2]),
+        ((1,), False, [], [1]),  # Qwen's: there is no BOS
+        ((9, 2), True, [1], [9]),
+        ((), True, [1], []),
+        ((), False, [], [1]),
+    ],
+)
+def test_a_document_begins_as_a_prompt_and_ends_with_an_end_token(tmp_path, tokenizer, eos_ids, adds_bos, start, end):
+    class Other:
+        def __getattr__(self, name):
+            return getattr(tokenizer, name)
+
+        def encode(self, text, bos=True):
+            return tokenizer.encode(text, bos=bos and adds_bos)
+
+    other = Other()
+    other.eos_ids = eos_ids
+    assert surrounding_tokens(other) == (start, end)
     lines = [f"document {number} it was" for number in range(100)]
-    (tmp_path / "a.jsonl").write_text("\n".join(json.dumps({"text": line}) for line in lines), encoding="utf-8")
-    data = prepare(open_documents([tmp_path / "a.jsonl"]), tokenizer, context=8, cache_dir=tmp_path, val_fraction=0.5)
-    assert data.train.tolist() == [token for line in lines[:50] for token in tokenizer.encode(line)]
-    assert data.val.tolist() == [token for line in lines[50:] for token in tokenizer.encode(line)]
+    documents = open_documents([write_lines(tmp_path / "a.jsonl", lines)])
+    tokenize(tmp_path, documents, other, val_fraction=0.5)
+    data = load_dataset(tmp_path)
+    ids = [start + tokenizer.encode(line, bos=False) + end for line in lines]
+    assert data.train.tolist() == [token for line in ids[:50] for token in line]
+    context = [] if start else ids[49][-1:]  # from which the first token that counts is predicted
+    assert data.val.tolist() == context + [token for line in ids[50:] for token in line]
+    assert data.val_bytes == sum(len(line) for line in lines[50:])
+    assert data.documents == 100
+    assert set(data.separators) == {*start, *end}
 
 
-def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path, char):
-    """BOS and 64 characters are a chunk of 65 tokens, enough for a context of 64 but not of 65."""
-    text = "0123456789abcdef" * 8
-    assert len(prepared(tmp_path, char, text, context=64).train) == 65
-    with pytest.raises(ValueError, match=r"65 tokens long, a context of 65 needs 66: .* smaller max_seq_len$"):
-        prepared(tmp_path, char, text, context=65)
-    with pytest.raises(ValueError, match=r"validation text is empty.*0\.1"):
-        prepared(tmp_path, char, "0123456789")
+def test_separate_validation_text_follows_the_training_text(tmp_path, tokenizer):
+    train, val = (tmp_path / name for name in ("text.txt", "val.txt"))
+    train.write_text(ENGLISH, encoding="utf-8")
+    val.write_text(ENGLISH.upper(), encoding="utf-8")
+    tokenize(tmp_path, open_documents([train]), tokenizer, val_documents=open_documents([val]))
+    data = load_dataset(tmp_path)
+    assert data.train.tolist() == tokenizer.encode(train.read_bytes().decode())
+    assert data.val.tolist() == tokenizer.encode(val.read_bytes().decode())
+    assert data.val_bytes == val.stat().st_size
+
+
+def test_a_text_without_text_is_refused_and_leaves_no_file(tmp_path, tokenizer):
     with pytest.raises(ValueError, match="no text"):
-        prepared(tmp_path, char, "\ufeff")
-    assert not list((tmp_path / "cache").glob(".*.tmp"))
-
-
-def test_a_second_start_reuses_the_tokens_until_the_text_changes(tmp_path, tokenizer, monkeypatch):
-    first = prepared(tmp_path, tokenizer, ENGLISH * 9)
-    os.utime(tmp_path / "text.txt", ns=(0, 0))
-    assert changed_since(first) == []
-    with monkeypatch.context() as patch:
-        patch.setattr(tokenizer, "encode_batch", None)  # nothing is tokenized again
-        same, another_split = prepared(tmp_path, tokenizer), prepared(tmp_path, tokenizer, val_fraction=0.5)
-    assert same.entry == another_split.entry == first.entry
-    assert np.array_equal(same.train, first.train)
-    assert not np.array_equal(another_split.train, first.train)
-    assert same.fingerprint == first.fingerprint != another_split.fingerprint
-
-    size = (tmp_path / "text.txt").stat().st_size
-    (tmp_path / "text.txt").write_bytes((ENGLISH.upper() * 9).encode())
-    os.utime(tmp_path / "text.txt", ns=(0, 0))
-    assert (tmp_path / "text.txt").stat().st_size == size
-    changed = prepared(tmp_path, tokenizer)
-    assert changed.entry != first.entry
-    assert changed.fingerprint != first.fingerprint
+        prepared(tmp_path, tokenizer, "\ufeff")
+    assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
 @pytest.mark.parametrize("which", ["text.txt", "val.txt"])
-def test_a_text_that_changes_while_it_is_tokenized_is_refused_and_not_cached(tmp_path, tokenizer, monkeypatch, which):
+def test_a_text_that_changes_while_it_is_tokenized_is_refused(tmp_path, tokenizer, monkeypatch, which):
     for name in ("text.txt", "val.txt"):
         (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
+    text, val = (open_documents([tmp_path / name]) for name in ("text.txt", "val.txt"))
 
-    def prepare_both():
-        text, val = (open_documents([tmp_path / name]) for name in ("text.txt", "val.txt"))
-        return prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache", val_documents=val)
-
-    def change_then_encode(texts, threads):
+    def change_then_encode(texts, threads=1):
         with (tmp_path / which).open("a", encoding="utf-8") as file:
             file.write("more")
         return encode(texts, threads)
 
     encode = tokenizer.encode_batch
-    with monkeypatch.context() as patch:
-        patch.setattr(tokenizer, "encode_batch", change_then_encode)
-        with pytest.raises(ValueError, match=rf"{which} changed while it was read: run again[^\n]*$"):
-            prepare_both()
-    assert not list((tmp_path / "cache").glob("tokens-*"))
-    data = prepare_both()
-    texts = [(tmp_path / name).read_bytes() for name in ("text.txt", "val.txt")]
-    assert [tokenizer.decode(ids.tolist()).encode() for ids in (data.train, data.val)] == texts
-    assert data.val_bytes == len(texts[1])
-
-
-def test_files_that_changed_since_they_were_tokenized_are_named(tmp_path, tokenizer):
-    names = ("a.txt", "b.txt", "c.txt", "d.txt")
-    for name in names:
-        (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
-    text = open_documents([tmp_path / name for name in names])
-    data = prepare(text, tokenizer, context=8, cache_dir=tmp_path / "cache")
-    assert changed_since(data) == []
-    (tmp_path / "a.txt").write_text(ENGLISH * 2, encoding="utf-8")
-    (tmp_path / "b.txt").write_text("", encoding="utf-8")
-    (tmp_path / "c.txt").unlink()
-    assert changed_since(data) == [str(tmp_path / name) for name in names[:3]]
-
-
-def test_the_fingerprint_depends_on_text_and_tokenizer_but_not_on_the_path(tmp_path, tokenizer, char):
-    first = prepared(tmp_path, tokenizer, ENGLISH * 2).fingerprint
-    assert prepared(tmp_path, char, ENGLISH * 2).fingerprint != first
-    assert prepared(tmp_path, tokenizer, ENGLISH * 3).fingerprint != first
-    (tmp_path / "elsewhere").mkdir()
-    assert prepared(tmp_path / "elsewhere", tokenizer, ENGLISH * 2).fingerprint == first
+    monkeypatch.setattr(tokenizer, "encode_batch", change_then_encode)
+    with pytest.raises(ValueError, match=r"the text changed while it was read: run again[^\n]*$"):
+        tokenize(tmp_path, text, tokenizer, val_documents=val)
+    assert not (tmp_path / META).exists()
 
 
 @pytest.mark.parametrize(
-    ("file", "damaged"), [("tokens.bin", b"xx"), ("chunks.bin", b""), ("meta.json", b'{"dtype": '), ("meta.json", None)]
+    ("file", "damaged"),
+    [(IDS, b"xx"), (IDS, b""), (META, b'{"dtype": '), (META, b"{}"), (META, b"[]"), (META, None), (IDS, None)],
 )
-def test_a_damaged_cache_entry_is_made_again(tmp_path, tokenizer, file, damaged):
-    first = prepared(tmp_path, tokenizer, ENGLISH * 9)
-    content = (first.entry / file).read_bytes()
-    (first.entry / file).unlink()
+def test_damaged_tokens_are_refused_with_one_line(tmp_path, tokenizer, file, damaged):
+    prepared(tmp_path, tokenizer, ENGLISH * 9)
+    (tmp_path / file).unlink()
     if damaged is not None:
-        (first.entry / file).write_bytes(damaged)
-    prepared(tmp_path, tokenizer)
-    assert (first.entry / file).read_bytes() == content
+        (tmp_path / file).write_bytes(damaged)
+    with pytest.raises(ValueError, match=r"tokens\.") as error:
+        load_dataset(tmp_path)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("train", -1), ("train", 10**9), ("val", 10**9), ("total", 3), ("dtype", "object"), ("val_bytes", "a"),
+     ("separators", 3), ("separators", ["a"]), ("documents", None), ("more", 1)],
+)  # fmt: skip
+def test_a_changed_value_is_refused(tmp_path, tokenizer, name, value):
+    prepared(tmp_path, tokenizer, ENGLISH * 9)
+    values = json.loads((tmp_path / META).read_text(encoding="utf-8"))
+    (tmp_path / META).write_text(json.dumps(values | {name: value}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"tokens\."):
+        load_dataset(tmp_path)
 
 
 MEMORY = """
 import resource, sys
-from model.text.prepare import prepare
+from pathlib import Path
+from model.text.prepare import tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
-for file in sys.argv[2:]:
-    prepare(open_documents([file]), SentencePieceTokenizer(sys.argv[1]), context=8, cache_dir=file + ".cache")
+for file in map(Path, sys.argv[2:]):
+    tokenize(file.parent, open_documents([file]), SentencePieceTokenizer(sys.argv[1]))
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // (1 << 20 if sys.platform == "darwin" else 1 << 10))
 """
 
@@ -184,7 +181,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
 
 
 def random_dataset(train=1000, val=100):
-    return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val, "")
+    return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val)
 
 
 def test_a_batch_is_a_function_of_seed_and_step():

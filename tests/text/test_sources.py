@@ -4,13 +4,15 @@ import gzip
 import http.server
 import io
 import json
+import os
+import sys
 import threading
+import time
 from typing import ClassVar
 
 import pytest
-from text_helpers import read_documents
+from text_helpers import join_chunks, read_documents
 
-from model.text import sources
 from model.text.python_docs import prose
 from model.text.sources import PYTHON_DOCS, open_documents
 
@@ -63,6 +65,8 @@ def test_files_directories_and_globs(folder):
     one_line("no text files; check the path, and --glob", folder, patterns=["*.rs"])
     one_line("neither a file nor a directory|does not exist", "/dev/zero")  # Windows lacks it
     one_line(r"no text files; 1 binary \(.*png\); check", folder / "*.png")
+    (folder / "rows.pdf").write_bytes(b"%PDF-1.7\n%text")
+    one_line(r"no text files; 1 binary \(.*pdf\); check", folder / "*.pdf")
     (folder / "chinese.txt").write_bytes("天下大势，分久必合".encode("gb18030"))
     one_line(r"chinese.txt is not UTF-8 text", folder / "c*")
 
@@ -72,43 +76,45 @@ def test_run_directories_and_the_cache_are_skipped(tmp_path, monkeypatch):
     for name in ("story.txt", "project/config.toml", "cache/other.txt"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(name, encoding="utf-8")
-    before = open_documents([tmp_path])
+    before = open_documents([tmp_path]).state()
     for name in (
         "run/config.toml", "run/.lock", "run/config.json",  # before the first evaluation
         "old/config.toml", "old/metrics.jsonl", "old/deeper/a.txt",
-        "cache/ropewalk/tokens-1/about.json",
+        "cache/ropewalk/downloads/a.json",
     ):  # fmt: skip
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text('{"text": "not wanted"}', encoding="utf-8")
     assert documents(tmp_path) == ["cache/other.txt", "project/config.toml", "story.txt"]
-    assert open_documents([tmp_path]).identity() == before.identity(), "the run can be resumed"
+    assert open_documents([tmp_path]).state() == before
 
 
-def test_the_identity_changes_with_the_files_and_the_separator(tmp_path):
+def test_the_state_changes_with_the_content_even_if_size_and_time_are_the_same(tmp_path):
     file = tmp_path / "a.txt"
     file.write_text("one", encoding="utf-8")
-    first = open_documents([file]).identity()
-    assert first == open_documents([file]).identity()
-    assert first != open_documents([file], doc_separator="\n").identity()
-    assert first != open_documents([file], text_key="body").identity()
-    file.write_text("other", encoding="utf-8")
-    assert first != open_documents([file]).identity()
+    first = open_documents([file]).state()
+    assert first == open_documents([file]).state()
+    times = file.stat()
+    time.sleep(0.02)  # longer than the clock of a file system ticks
+    file.write_text("two", encoding="utf-8")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert (first == open_documents([file]).state()) == (sys.platform == "win32"), "Windows has no time of the change"
 
 
-def test_standard_input_can_be_read_twice(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "new"))
+def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_path):
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
     def pipe(raw):
-        sources._spool.cache_clear()
         monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw), encoding="utf-8"))
 
     pipe(TEXT.encode())
-    assert documents("-") == [TEXT]
+    found = open_documents(["-"])
+    assert join_chunks(found) == join_chunks(found) == [TEXT]
+    assert found.state() is None
+    assert os.listdir(tmp_path) == []
     pipe(b"")
     one_line("standard input is empty", "-")
     pipe(b"ab\xff")
     one_line("standard input is not UTF-8 text: byte 2 is 0xff", "-")
-    sources._spool.cache_clear()
 
 
 class Web(http.server.BaseHTTPRequestHandler):
@@ -118,6 +124,8 @@ class Web(http.server.BaseHTTPRequestHandler):
         self.requests.append(self.path)
         self.send_response(404 if "missing" in self.path else 200)
         content = json.dumps({"text": TEXT}).encode() if ".jsonl" in self.path else TEXT.encode()
+        if ".html" in self.path:
+            content = b"\n<!DOCTYPE html>\n<title>A rope</title>"
         if "chunked" not in self.path:
             self.send_header("Content-Length", str(len(content) + ("short" in self.path)))
         self.end_headers()
@@ -145,6 +153,11 @@ def test_a_url_is_downloaded_only_once(web):
     assert documents(f"{web}/b.jsonl?x=1") == [TEXT]
     assert len(Web.requests) == 2
     assert documents(f"{web}/chunked.txt") == [TEXT], "a server need not say the length"
+
+
+def test_a_web_page_is_read_as_text_with_a_warning(web):
+    with pytest.warns(UserWarning, match=r"a\.html is a web page, so its tags are learnt, too: save its text instead$"):
+        assert documents(f"{web}/a.html") == ["\n<!DOCTYPE html>\n<title>A rope</title>"]
 
 
 def test_characters_of_a_url_that_are_not_ascii_are_percent_encoded(web):

@@ -4,10 +4,8 @@ import random
 
 import pytest
 
-from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import (
-    cached_tokenizer,
     default_vocab_size,
     spread_sample,
     train_tokenizer,
@@ -64,34 +62,6 @@ def test_char_is_one_token_for_each_character(vocab_size, tmp_path):
     assert tokenizer.vocab_size == 256 + 3 + len(set(text))
     assert len(tokenizer.encode(text, bos=False)) == len(text)
     assert len(tokenizer.encode("é", bos=False)) == 2  # unseen: its bytes
-
-
-def test_a_tokenizer_is_cached_by_text_kind_and_size(tmp_path):
-    source = tmp_path / "a.txt"
-
-    def cached(**options):
-        return cached_tokenizer(open_documents([source]), tmp_path / "cache", **options)
-
-    source.write_text(ENGLISH * 20, encoding="utf-8")
-    first = cached(vocab_size=300)
-    modified = first.stat().st_mtime_ns
-    assert SentencePieceTokenizer(first).vocab_size == 300
-    different = [cached(vocab_size=301), cached(kind="char")]
-    assert cached(vocab_size=300) == first
-    assert first.stat().st_mtime_ns == modified  # it was not trained again
-    source.write_text(ENGLISH * 21, encoding="utf-8")
-    assert len({first, *different, cached(vocab_size=300)}) == 4
-
-
-def test_a_tokenizer_is_not_cached_if_the_text_changes_while_it_is_trained(tmp_path):
-    source, cache = tmp_path / "a.txt", tmp_path / "cache"
-    source.write_text(ENGLISH * 20, encoding="utf-8")
-    documents = open_documents([source])
-    documents.identity()
-    source.write_text(ENGLISH * 21, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"a\.txt changed while it was read: run again[^\n]*$"):
-        cached_tokenizer(documents, cache, vocab_size=300)
-    assert not list(cache.glob("tokenizer-*"))
 
 
 def test_the_sample_is_bounded_and_spread_over_the_whole_text():

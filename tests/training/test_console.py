@@ -10,7 +10,7 @@ import pytest
 from training_helpers import ARGS, dataset, make_run, trainer
 
 from model.training.config import TrainArgs
-from model.training.console import Console, announcement, expectation, summary
+from model.training.console import Console, announcement, describe_documents, expectation, summary
 from model.training.distributed import Ranks
 from model.training.run_text import Text
 from model.training.state import Progress
@@ -31,7 +31,7 @@ class SpacedLetters:
         return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-TEXT = Text(SpacedLetters(), replace(dataset(), entry=Path("cache/tokens-1")), "", unigram_loss=2.345)
+TEXT = Text(SpacedLetters(), replace(dataset(), documents=3), "", unigram_loss=2.345)
 
 
 def train_in_console(run) -> int:
@@ -49,8 +49,8 @@ def test_the_announcement(monkeypatch):
     assert announcement(run, TEXT, Ranks(), 2400.0, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory         about 401 MB at the peak, 3.0 GB free",
-        "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11; "
-        "cached in cache/tokens-1",
+        "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11",
+        "documents      3",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
         "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.0003, dropout 0",
         "expected       about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s; too few to learn much from: give more "
@@ -58,6 +58,13 @@ def test_the_announcement(monkeypatch):
         "resuming       lr 0.1 -> 0.2; seed 1 -> 2",
         "directory      runs/my run",
     ]
+
+
+def test_the_announcement_says_how_to_keep_a_recognized_separator_as_text():
+    given = make_run(doc_separator="<eos>")
+    assert describe_documents(given, 1234) == "1,234, separated by '<eos>'"
+    recognized = replace(given, given=frozenset())
+    assert describe_documents(recognized, 3) == "3, separated by '<eos>'; to keep it as text: --doc_separator ''"
 
 
 @pytest.mark.parametrize(
@@ -81,7 +88,7 @@ def test_a_run_ends_after_its_steps_or_its_minutes(settings, steps, time):
 def result(**progress):
     run = SimpleNamespace(
         model=SimpleNamespace(parameters=lambda: []), args=TrainArgs(network="sliding:Sliding"), dataset=TEXT.dataset,
-        directory=Path("runs/my run"), progress=Progress("text", **progress),
+        directory=Path("runs/my run"), progress=Progress(**progress),
     )  # fmt: skip
     return summary(run, TEXT)
 

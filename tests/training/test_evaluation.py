@@ -31,6 +31,6 @@ def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it(monkeypatch)
 
 def test_bits_per_byte_do_not_depend_on_the_tokenizer():
     """The same text as 80 tokens of 1 byte and as 20 tokens of 4 bytes, predicted equally well."""
-    coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80, fingerprint="") for tokens in (20, 80))
+    coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80) for tokens in (20, 80))
     assert bits_per_byte(4 * math.log(8), coarse) == pytest.approx(3 * 1.0)
     assert bits_per_byte(math.log(8), fine) == pytest.approx(3.0)

@@ -3,20 +3,67 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, suppress
 
 import pytest
-from training_helpers import forked
+from training_helpers import forked, make_run
 
-from model.training.run_directory import append_metrics, locked, make_first_free, read_metrics, truncate_metrics
+from model.training.config import CONFIG_FILE
+from model.training.distributed import Ranks
+from model.training.run_directory import (
+    LOCK,
+    append_metrics,
+    begin,
+    lock_first_free,
+    locked,
+    read_metrics,
+    run_directory,
+    truncate_metrics,
+)
 from model.training.state import STATE
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
     (tmp_path / "run").touch()
-    with ThreadPoolExecutor(16) as pool:
-        made = list(pool.map(lambda _: make_first_free(tmp_path / "run"), range(16)))
-    assert {path.name for path in made} == {f"run-{number}" for number in range(2, 18)}
+    with ThreadPoolExecutor(16) as pool, ExitStack() as locks:
+        made = list(pool.map(lambda _: lock_first_free(tmp_path / "run", locks), range(16)))
+    assert len(set(made)) == 16
     assert all(path.is_dir() for path in made)
+
+
+def test_a_directory_left_by_a_killed_process_is_free_unless_its_run_has_begun(tmp_path):
+    for name, file in (("run", "metrics.jsonl"), ("run-2", CONFIG_FILE), ("run-3", "tokens.bin")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / file).touch()
+    (tmp_path / "run-2" / LOCK).touch()
+    (tmp_path / "run-3" / LOCK).touch()
+    with ExitStack() as locks:
+        assert lock_first_free(tmp_path / "run", locks).name == "run-3"
+        assert lock_first_free(tmp_path / "run", locks).name == "run-4", "the other one is in use"
+
+
+@pytest.mark.parametrize("named", [True, False])
+@pytest.mark.parametrize("exists", [True, False])
+def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, exists):
+    directory = tmp_path / "runs" / "mine"
+    if exists:
+        directory.mkdir(parents=True)
+        (directory / "notes.txt").touch()
+    before = sorted(tmp_path.rglob("*"))
+    run = make_run(directory, **({"out_dir": directory} if named else {}))
+    for error in (ValueError, KeyboardInterrupt, None):
+        with suppress(ValueError, KeyboardInterrupt), run_directory(run, Ranks()) as made:
+            (made / "tokens.bin").touch()
+            if error:
+                raise error
+        assert sorted(tmp_path.rglob("*")) == before
+    with run_directory(run, Ranks()) as made:
+        begin(run, made)
+    assert (made == directory) == (named or not exists)
+    assert (made / CONFIG_FILE).exists()
+    taken = make_run(made, out_dir=made)
+    with pytest.raises(ValueError, match=r"holds config\.toml: give another --out_dir, or --resume"):
+        run_directory(taken, Ranks()).__enter__()
 
 
 def test_the_lock_refuses_a_second_trainer_and_is_released_when_a_trainer_is_killed(tmp_path):

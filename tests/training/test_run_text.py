@@ -1,14 +1,19 @@
-"""The document separator and the start text are chosen for the training text and become settings of the run."""
+"""The text of a run: prepared in the run directory, opened again from there, or taken from an earlier run."""
+
+import os
+import shutil
+import sys
 
 import pytest
 from training_helpers import make_run
 
-from model.text.prepare import prepare
+from model.text.prepare import IDS, META, load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
+from model.training import run_text
 from model.training.config import CONFIG_FILE, read_run_settings
 from model.training.distributed import Ranks
-from model.training.run_text import MIN_DOCUMENTS, choose_start_text, prepare_text, read_text
+from model.training.run_text import MIN_DOCUMENTS, choose_start_text, prepare_text
 from model.weights import load_tokenizer
 
 STORY = "One day it rained. We stayed at home."
@@ -19,31 +24,102 @@ def write(path, text):
     return str(path)
 
 
-@pytest.mark.parametrize(("separator", "documents"), [(None, 5), ("", 1), ("One", 5)])
-def test_a_separator_is_recognized_unless_one_is_set_and_splits_the_text(tmp_path, separator, documents):
-    file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 5))
-    settings = {"data": (file,), "val_data": (file,), "tokenizer": "char", "max_seq_len": 9}
-    run, text, notes = read_text(make_run(**settings, doc_separator=separator))
+def prepared(directory, **settings):
+    directory.mkdir(exist_ok=True)
+    return prepare_text(make_run(directory, **{"tokenizer": "char", "max_seq_len": 9, **settings}), directory, Ranks())
+
+
+@pytest.mark.parametrize(("separator", "documents"), [(None, 10), ("", 2), ("One", 12)])
+def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_path, separator, documents):
+    file, val = (write(tmp_path / name, "\n<|endoftext|>\n".join([STORY] * 5)) for name in ("a.txt", "b.txt"))
+    run, text = prepared(tmp_path / "run", data=(file,), val_data=(val,), doc_separator=separator)
     assert run.data.doc_separator == ("<|endoftext|>" if separator is None else separator)
+    assert text.dataset.documents == documents - (2 if separator == "One" else 0)
     for ids in (text.dataset.train, text.dataset.val):
-        assert (ids == text.tokenizer.bos_id).sum() == documents
-    assert ["split at <|endoftext|>, 4 times" in note for note in notes] == ([True] if separator is None else [])
-
-
-def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, capsys):
-    file = write(tmp_path / "a.txt", "\n<|endoftext|>\n".join([STORY] * 9))
-    settings = {"data": (file,), "tokenizer": "char", "max_steps": 3, "max_seq_len": 999}
-    with pytest.raises(ValueError, match="give more text"):
-        prepare_text(make_run(**settings), Ranks())
-    assert capsys.readouterr().err == ""
-    run, text = prepare_text(make_run(**settings | {"max_seq_len": 9}), Ranks())
-    assert capsys.readouterr().err.startswith("documents ")
-    assert run.data.doc_separator == "<|endoftext|>"
+        assert (ids == text.tokenizer.bos_id).sum() == text.dataset.documents / 2
     assert run.model.vocab_size == text.tokenizer.vocab_size
-    for name in ("start_text", "sample_prompt"):
-        with pytest.raises(ValueError, match=rf"{name} is 9 tokens long, .* a context of 9 "):
-            prepare_text(make_run(**settings | {"max_seq_len": 9, name: STORY[:8]}), Ranks())
-        prepare_text(make_run(**settings | {"max_seq_len": 9, name: STORY[:7]}), Ranks())
+
+
+def test_validation_text_that_is_part_of_the_training_text_is_noted(tmp_path):
+    file = write(tmp_path / "a.txt", STORY * 9)
+    with pytest.warns(UserWarning, match=r"1 file of val_data, for example .*a\.txt, is also in data$"):
+        prepared(tmp_path / "run", data=(str(tmp_path),), val_data=(file,))
+
+
+def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path):
+    """BOS and 64 characters are a chunk of 65 tokens, enough for a context of 64 but not of 65."""
+    file = write(tmp_path / "a.txt", "0123456789abcdef" * 8)
+    _, text = prepared(tmp_path / "run", data=(file,), max_seq_len=64)
+    assert len(text.dataset.train) == 65
+    with pytest.raises(ValueError, match=r"65 tokens long, a context of 65 needs 66: .* smaller max_seq_len$"):
+        prepared(tmp_path / "run", data=(file,), max_seq_len=65)
+    file = write(tmp_path / "b.txt", "0123456789")
+    with pytest.raises(ValueError, match=r"validation text is empty.*0\.1"):
+        prepared(tmp_path / "run", data=(file,))
+
+
+@pytest.mark.parametrize("name", ["start_text", "sample_prompt"])
+def test_a_prompt_that_fills_the_context_is_refused(tmp_path, name):
+    file = write(tmp_path / "a.txt", STORY * 9)
+    with pytest.raises(ValueError, match=rf"{name} is 9 tokens long, .* a context of 9 "):
+        prepared(tmp_path / "run", data=(file,), **{name: STORY[:8]})
+    prepared(tmp_path / "run", data=(file,), **{name: STORY[:7]})
+
+
+def test_the_tokens_of_an_earlier_run_are_taken_if_files_and_settings_are_the_same(tmp_path, monkeypatch):
+    file = write(tmp_path / "a.txt", STORY * 50)
+    runs = tmp_path / "runs"
+    runs.mkdir()
+    settings = {"data": (file,), "tokenizer": "bpe", "vocab_size": 300}
+    first = prepared(runs / "first", **settings)
+    times = []
+    monkeypatch.setattr(run_text, "tokenize", lambda *args, **options: times.append(1) or tokenize(*args, **options))
+
+    def made(name, **changes):
+        times.clear()
+        _, text = prepared(runs / name, **settings | changes)
+        return bool(times), text
+
+    again, text = made("again")
+    assert not again
+    assert (text.dataset.train == first[1].dataset.train).all()
+    assert text.tokenizer.content == first[1].tokenizer.content
+    assert not made("again")[0], "its own tokens, too"
+    for name, changes in {
+        "split": {"val_fraction": 0.3}, "separated": {"doc_separator": "."}, "larger": {"vocab_size": 301},
+        "char": {"tokenizer": "char"}, "from a file": {"tokenizer": str(runs / "first" / "tokenizer.model")},
+    }.items():  # fmt: skip
+        assert made(name, **changes)[0], name
+    shutil.rmtree(runs / "first")
+    assert not made("second")[0]
+    (runs / "second" / META).write_text("{", encoding="utf-8")
+    (runs / "again" / META).write_text("[", encoding="utf-8")
+    assert made("third")[0]
+    write(tmp_path / "a.txt", STORY.upper() * 50)
+    assert made("changed")[0]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
+def test_the_tokens_of_a_removed_run_stay_in_those_that_took_them(tmp_path):
+    file = write(tmp_path / "a.txt", STORY * 50)
+    for name in ("first", "second"):
+        prepared(tmp_path / name, data=(file,))
+    assert os.stat(tmp_path / "first" / IDS).st_ino == os.stat(tmp_path / "second" / IDS).st_ino, "a hard link"
+    shutil.rmtree(tmp_path / "first")
+    assert load_dataset(tmp_path / "second").train[0] == 1
+
+
+def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(tmp_path, monkeypatch):
+    def learn_then_change_text(*args):
+        file = train_tokenizer(*args)
+        write(tmp_path / "a.txt", STORY * 51)
+        return file
+
+    monkeypatch.setattr(run_text, "train_tokenizer", learn_then_change_text)
+    file = write(tmp_path / "a.txt", STORY * 50)
+    with pytest.raises(ValueError, match="the text changed while it was read: run again"):
+        prepared(tmp_path / "run", data=(file,))
+    assert not (tmp_path / "run" / META).exists()
 
 
 @pytest.mark.parametrize(
@@ -62,8 +138,8 @@ def test_notes_about_the_text_are_printed_only_if_it_can_be_prepared(tmp_path, c
 def test_a_text_with_few_documents_gets_the_first_frequent_start(tmp_path, text, start):
     file = write(tmp_path / "a.txt", text)
     tokenizer = load_tokenizer(train_tokenizer([f"{STORY}\r\n。天"], tmp_path / "t.model", "char"))
-    documents = open_documents([file], doc_separator="%")
-    dataset = prepare(documents, tokenizer, context=8, cache_dir=tmp_path / "cache")
+    tokenize(tmp_path, open_documents([file], doc_separator="%"), tokenizer)
+    dataset = load_dataset(tmp_path)
     assert choose_start_text(dataset, tokenizer, 8) == start
     assert choose_start_text(dataset, tokenizer, 2) == ""  # no room in the context
 

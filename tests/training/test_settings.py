@@ -76,15 +76,6 @@ def test_a_run_is_named_after_its_config_or_its_text(config, data, name):
     assert resolved(config, **({"data": data} if data else {})).directory == Path("runs") / name
 
 
-@pytest.mark.parametrize("file", ["training_state.safetensors", "model.safetensors", "config.json"])
-def test_a_model_is_not_overwritten_but_a_run_without_one_may_be_started_again(file):
-    path = write_run("taken")
-    assert resolved(out_dir=path).directory == path
-    (path / file).touch()
-    with pytest.raises(ValueError, match=f"taken holds {file}: give another --out_dir, or --resume"):
-        resolved(out_dir=path)
-
-
 def test_resume_uses_the_saved_settings_and_lists_the_changes():
     write_run("run", lr=0.25, max_steps=100)
     same = resolved(resume=True, out_dir=Path("run"))
@@ -143,17 +134,23 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
     assert resolved(resume=True, out_dir=Path("run")).train.lr == 0.02  # not lowered again
 
 
-@pytest.mark.parametrize("name", ["-", "/dev/stdin", "/dev/fd/63"])
-def test_a_pipe_is_refused_for_several_processes_unless_its_tokens_are_kept(name):
-    several = Ranks(rank=1, world_size=2)
-    assert resolved(data=("a.txt", name)).data.data[1] == name
-    for spec in ({"data": ("a.txt", name)}, {"val_data": (name,)}):
-        with pytest.raises(ValueError, match=f"{name} is a pipe, which only one of several processes can read"):
-            resolved(ranks=several, **spec)
-    write_run("out", data=(name,))
-    assert resolved(resume=True, ranks=several, out_dir=Path("out"), start_text="A").keeps_text
-    with pytest.raises(ValueError, match="which only one of several processes can read"):
-        resolved(resume=True, ranks=several, out_dir=Path("out"), val_fraction=0.5)
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ({"data": ("b.txt",)}, "data ('a.txt',) -> ('b.txt',)"),
+        ({"val_fraction": 0.5}, "val_fraction 0.1 -> 0.5"),
+        ({"tokenizer": "char"}, "tokenizer bpe -> char"),
+        ({"doc_separator": "%"}, "doc_separator None -> %"),
+        ({"dim": 32}, "dim 16 -> 32"),
+        ({"optimizer": "adamw"}, "optimizer muon -> adamw"),
+    ],
+)
+def test_a_run_is_not_resumed_with_another_text_model_or_optimizer(setting, change):
+    write_run("run")
+    with pytest.raises(ValueError, match="run cannot be resumed with ") as error:
+        resolved(resume=True, out_dir=Path("run"), **setting)
+    assert change in str(error.value)
+    assert resolved(resume=True, out_dir=Path("run"), data=("a.txt",), start_text="A").data.start_text == "A"
 
 
 def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():

@@ -49,7 +49,7 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, na
     assert same(weights(run.model), before)
 
 
-@pytest.mark.parametrize("damage", ["[1]", "[" * 10_000, "{}", json.dumps(asdict(Progress("x")) | {"step": "2"})])
+@pytest.mark.parametrize("damage", ["[1]", "[" * 10_000, "{", json.dumps(asdict(Progress()) | {"step": "2"})])
 def test_the_error_for_damaged_progress_is_one_line(tmp_path, damage):
     assert read_progress(tmp_path) is None
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": damage})

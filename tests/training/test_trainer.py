@@ -262,8 +262,8 @@ def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, 
         (tmp_path / name).mkdir()
         settings = FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "compile": name == "compiled"}
         trainer(tmp_path / name, **settings).run()
-        losses.append([(line["train_loss"], line.get("val_loss")) for line in lines(tmp_path / name)])
-    assert losses[0] == losses[1]
+        losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in lines(tmp_path / name)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert not counters["graph_break"]
     assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
     torch._dynamo.reset()
