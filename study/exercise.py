@@ -1,4 +1,4 @@
-"""Copy the files of the exercise: signatures and docstrings of RoPE, the cache and attention, without bodies."""
+"""Copy the files of the exercise: signatures and docstrings of RoPE, layouts, the cache and attention."""
 
 from pathlib import Path
 from shlex import quote
@@ -14,13 +14,13 @@ TEMPLATES = Path(__file__).with_name("exercise_files")
 def exercise(
     directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None,
 ) -> Report:
-    """Files with docstrings and no bodies, to write RoPE, a mask, a cache and attention yourself.
+    """Files with docstrings and no bodies, to write RoPE, layouts, a mask, a cache and attention yourself.
 
     Raises ValueError, and writes nothing, if one of the files exists.
     """
     if directory is None:
         raise ValueError("no directory is given: write python -m study exercise DIR")
-    paths = {directory / name: TEMPLATES / name for name in ("rope.py", "cache.py", "attention.py")}
+    paths = {directory / name: TEMPLATES / name for name in ("rope.py", "layouts.py", "cache.py", "attention.py")}
     for path in paths:
         if path.exists():
             raise ValueError(f"{path} exists and is not overwritten: give another directory")

@@ -1,5 +1,6 @@
 """Check the reader's functions: find the wrong version of mistakes.txt that gives the same results, and name it.
 
+in_model.py    puts the functions into a trained model
 process.py     runs the functions in a process of their own, within limits
 reader.py      loads the reader's files
 calls.py       calls of the reader's functions, their exceptions, and the order of their arguments
@@ -18,9 +19,10 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-from ..topic import Report
+from ..topic import Report, Table
+from .in_model import in_model
 from .process import judge_files
-from .verdict import STEPS
+from .verdict import STEPS, UNWRITTEN
 
 
 def check(
@@ -29,6 +31,8 @@ def check(
     ] = None,
     hint: Annotated[bool, "show what differs, without the name of the mistake"] = False,
     seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0,
+    run: Annotated[Path | None, "a trained model in which your functions are then used, also if they are wrong"] = None,
+    prompt: Annotated[str, "the beginning of the text that this model writes"] = "The",
 ) -> Report:
     """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
 
@@ -42,7 +46,8 @@ def check(
         )
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds is {seconds:g}: give a number above 0")
-    verdicts = judge_files(python_files(file), seconds)
+    files = python_files(file)
+    verdicts, conventions = judge_files(files, seconds)
     judged = [verdict.function for verdict in verdicts if verdict.function in STEPS]
     if not judged:
         problems = [verdict.problem for verdict in verdicts if verdict.problem]
@@ -54,7 +59,11 @@ def check(
     if absent:
         lines.append(f"not found: {', '.join(absent)}")
     is_good = all(verdict.is_good for verdict in verdicts)
-    return Report(["\n".join(lines)], code=int(not is_good))
+    tables: list[Table | str] = ["\n".join(lines)]
+    if run is not None:
+        written = [each.function for each in verdicts if each.outcome not in (UNWRITTEN, "stopped", "unloaded")]
+        tables.append(in_model(files, written, conventions, run, prompt))
+    return Report(tables, code=int(not is_good))
 
 
 def python_files(path: Path) -> list[Path]:

@@ -45,6 +45,8 @@ PARAMETERS = {
     "precompute_freqs_cis": ("dim", "end", "theta"),
     "reshape_for_broadcast": ("freqs_cis", "x"),
     "apply_rotary_emb": ("xq", "xk", "freqs_cis"),
+    "to_neighbours": ("wq", "wk", "n_heads", "n_kv_heads"),
+    "to_halves": ("wq", "wk", "n_heads", "n_kv_heads"),
     "causal_mask": ("start_pos", "T"),
     "KVCache": ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
     "attention": ("xq", "xk", "xv", "freqs_cis", "mask"),
@@ -53,6 +55,8 @@ AXES = {
     "precompute_freqs_cis": ("position", "pair"),
     "reshape_for_broadcast": ("row of the batch", "token", "head", "pair"),
     "apply_rotary_emb": ("row of the batch", "token", "head", "channel"),
+    "to_neighbours": ("row", "column"),
+    "to_halves": ("row", "column"),
     "causal_mask": ("token", "key"),
     "KVCache": ("row of the batch", "head", "slot", "channel"),
     "attention": ("row of the batch", "token", "head", "channel"),
@@ -60,6 +64,8 @@ AXES = {
 PARTS = {
     "precompute_freqs_cis": ("table", "half precision"),
     "apply_rotary_emb": ("q", "k"),
+    "to_neighbours": ("wq", "wk"),
+    "to_halves": ("wq", "wk"),
     "KVCache": ("keys", "values"),
 }
 
@@ -140,6 +146,8 @@ def judge(observed: Observed, conventions: Conventions) -> Verdict:
         match, named = search_in_q_and_k({form: views[form] for form in running}, layouts_of(name, conventions))
     if match is None or named:
         form, layout = (match.form, match.layout) if match else (form, conventions.layout)
+        if name == "apply_rotary_emb":
+            conventions.table, conventions.layout = form, layout
         return wrong(name, views[form], seen[form], layout, named)
 
     named = right_but(match, conventions, observed)
@@ -237,8 +245,7 @@ def new_cache(call: Caller) -> Callable[..., Any]:
     latter checks its end outside of update.
     """
     B, K, S, D = CACHE
-    takes_args = sum(each.default is each.empty for each in parameters(call.function)) <= 2
-    if not takes_args:
+    if not takes_args(call):
         return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path)
     args = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
     cache = Caller(call.function, ("args", "batch_size"), call.path)(args, B)
@@ -251,6 +258,10 @@ def new_cache(call: Caller) -> Callable[..., Any]:
         return update(start_pos, xk, xv)
 
     return checked
+
+
+def takes_args(call: Caller) -> bool:
+    return sum(each.default is each.empty for each in parameters(call.function)) <= 2
 
 
 # The search for a version with the reader's results.

@@ -206,6 +206,11 @@ def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
     return Probe((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
 
 
+def permutation_probe(n_heads: int, n_kv_heads: int) -> Probe:
+    """Heads of 8 rows, and 6 columns."""
+    return Probe((random(8 * n_heads, 6), random(8 * n_kv_heads, 6, seed=2), n_heads, n_kv_heads))
+
+
 def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
     """What apply_rotary_emb does with xq, 0, or xk, 1, beside another tensor."""
 
@@ -340,6 +345,10 @@ class Slots:
 
 # start_pos and T, the smallest first
 MASKS = ((1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3), (0, 1))
+PERMUTATIONS: dict[str, Check] = {
+    "wq (32, 6), wk (16, 6)": permutation_probe(4, 2),
+    "wq and wk (24, 6)": permutation_probe(3, 3),
+}
 PROBES: dict[str, dict[str, Check]] = {
     "precompute_freqs_cis": {
         "dim 8, end 7, theta 3": table_probe(8, 7, 3.0),
@@ -366,6 +375,8 @@ PROBES: dict[str, dict[str, Check]] = {
         "xq and xk (3, 3, 3, 6)": apply_probe(3, 3, 3, 3, 6),
         "xq and xk in bfloat16": lambda apply: [dtype_probe(side(apply, n)) for n in (0, 1)],
     },
+    "to_neighbours": PERMUTATIONS,
+    "to_halves": PERMUTATIONS,
     "causal_mask": {f"start_pos {start}, T {T}": mask_probe(start, T) for start, T in MASKS},
     "KVCache": {
         "single tokens": cache_probe((0, 0, 1), (0, 1, 1)),

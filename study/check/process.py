@@ -24,8 +24,8 @@ TAIL_BYTES = 1 << 16
 METHOD = "fork" if sys.platform == "linux" else "spawn"
 
 
-def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
-    """The verdicts on all files and functions; each file and each function may take ``seconds``.
+def judge_files(files: list[Path], seconds: float) -> tuple[list[Verdict], Conventions]:
+    """The verdicts on all files and functions, and what these agree on. Each may take ``seconds``.
 
     One process runs them all. If one of them ends it, or is stopped, another process goes on with the others.
     """
@@ -67,7 +67,8 @@ def judge_files(files: list[Path], seconds: float) -> list[Verdict]:
             process.kill()
             process.join()
         if not problem:
-            return [each for each in verdicts.values() if each.function in STEPS or each.problem or each.printed]
+            shown = [each for each in verdicts.values() if each.function in STEPS or each.problem or each.printed]
+            return shown, conventions
 
 
 def run(sender: Connection, output: Path, files: list[Path], done: list[str], conventions: Conventions) -> None:

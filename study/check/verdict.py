@@ -12,6 +12,8 @@ STEPS = {
     "precompute_freqs_cis": 5,
     "reshape_for_broadcast": 4,
     "apply_rotary_emb": 3,
+    "to_neighbours": 3,
+    "to_halves": 3,
     "causal_mask": 8,
     "KVCache": 8,
     "attention": 7,

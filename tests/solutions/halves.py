@@ -28,6 +28,20 @@ def apply_rotary_emb(xq, xk, freqs_cis):
     return q.type_as(xq), k.type_as(xk)
 
 
+def to_neighbours(wq, wk, n_heads, n_kv_heads):
+    def one(w, heads):
+        return w.view(heads, 2, -1, w.shape[1]).transpose(1, 2).reshape(w.shape)
+
+    return one(wq, n_heads), one(wk, n_kv_heads)
+
+
+def to_halves(wq, wk, n_heads, n_kv_heads):
+    def one(w, heads):
+        return w.view(heads, -1, 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
+
+    return one(wq, n_heads), one(wk, n_kv_heads)
+
+
 def causal_mask(start_pos, T):
     queries = torch.arange(start_pos, start_pos + T)[:, None]
     return torch.arange(start_pos + T)[None, :] <= queries

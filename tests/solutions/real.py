@@ -27,6 +27,25 @@ def apply_rotary_emb(xq, xk, freqs_cis):
     return tuple(out)
 
 
+def to_neighbours(wq, wk, n_heads, n_kv_heads):
+    D = wq.shape[0] // n_heads
+    rows = torch.arange(D).view(2, -1).T.flatten()
+
+    def one(w):
+        return torch.cat([head[rows] for head in w.split(D)])
+
+    return one(wq), one(wk)
+
+
+def to_halves(wq, wk, n_heads, n_kv_heads):
+    D = wq.shape[0] // n_heads
+
+    def one(w):
+        return torch.cat([torch.cat((head[::2], head[1::2])) for head in w.split(D)])
+
+    return one(wq), one(wk)
+
+
 def causal_mask(start_pos, T):
     mask = torch.zeros(T, T, dtype=torch.bool)
     for t in range(T):

@@ -27,7 +27,7 @@ SOLUTIONS = REPO / "tests/solutions"
 STYLES = {name: (SOLUTIONS / f"{name}.py").read_text(encoding="utf-8") for name in ("complex", "real", "halves")}
 pytestmark = pytest.mark.filterwarnings("ignore:Casting complex values", "ignore:ComplexHalf support is experimental")
 
-TABLE, RESHAPE, ROTATE, MASK, CACHE, ATTEND = STEPS
+TABLE, RESHAPE, ROTATE, TO_NEIGHBOURS, TO_HALVES, MASK, CACHE, ATTEND = STEPS
 
 
 def changes(name: str) -> list[tuple[str, str, str, str, str]]:
@@ -206,7 +206,8 @@ def test_the_files_of_this_project_are_right():
     report = check.check(REPO / "model")
     lines = str(report).splitlines()
     assert report.code == 0
-    assert lines == [*(f"{name}: right" for name in STEPS if name != MASK), f"not found: {MASK}"]
+    absent = (TO_NEIGHBOURS, TO_HALVES, MASK)
+    assert lines == [*(f"{name}: right" for name in STEPS if name not in absent), f"not found: {', '.join(absent)}"]
 
 
 def test_the_step_of_each_mistake_is_in_the_docs_and_about_it():
@@ -277,7 +278,7 @@ def test_a_file_that_cannot_be_loaded_is_reported_in_one_line_and_the_others_are
     (tmp_path / "attention.py").write_text(
         f"import math\nfrom rope import apply_rotary_emb\n{right[start:]}", encoding="utf-8"
     )
-    first, *found = process.judge_files(python_files(tmp_path), 10.0)
+    first, *found = process.judge_files(python_files(tmp_path), 10.0)[0]
     assert first.outcome == "unloaded"
     assert message in first.problem
     assert list(first.lines(hint_only=True)) == [first.problem]
@@ -312,7 +313,7 @@ def test_a_function_that_does_not_end_or_ends_the_process_or_fills_the_memory_st
     assert (ended.returncode, ended.stderr) == (1, "")
     lines = ended.stdout.splitlines()
     assert lines[:7] == ["mine.py: loaded", "  | (more lines before these)", *["  | hello"] * 4, "  |  ?[2J"]
-    endless, reshape, rotation, prompt, mask, cache, memory = lines[7:]
+    endless, reshape, rotation, prompt, *_, mask, cache, memory = lines[7:]
     limit = "it did not end within 3 seconds; is there an endless loop? (--seconds N gives more)"
     assert endless == f"{TABLE}: stopped: {limit}"
     assert (reshape, mask) == (f"{RESHAPE}: right", f"{MASK}: right")
@@ -335,12 +336,12 @@ def test_files_of_a_directory_may_import_each_other_and_leave_nothing_behind(tmp
     )
     answer = check.check(file=tmp_path)
     outcomes = [line.partition(": ")[2] for line in str(answer).splitlines() if line[0] != " "]
-    assert outcomes == ["right", "right", "wrong: pairs mixed with halves", "right", "right", "right"]
+    assert outcomes == ["right", "right", "wrong: pairs mixed with halves", *["right"] * 5]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["attention.py", "cache.py", "rope.py"]
 
 
 def test_nothing_to_judge_is_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "judge_files", lambda files, seconds: [])
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: ([], None))
     (tmp_path / "empty").mkdir()
     mine = tmp_path / "mine.py"
     mine.write_text("x = 1\n", encoding="utf-8")
@@ -375,7 +376,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
         f"python -m study check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
     )
     wrong = [Verdict(TABLE, "wrong", findings=[Finding("Hint", "1", "2")])]
-    monkeypatch.setattr(check, "judge_files", lambda files, seconds: wrong)
+    monkeypatch.setattr(check, "judge_files", lambda files, seconds: (wrong, None))
     monkeypatch.setattr(sys, "argv", ["study", "check", "--hint", str(tmp_path / "mine")])
     assert main() == 1
     absent = ", ".join([*STEPS][1:])
@@ -385,12 +386,12 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
 def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_path):
     directory = tmp_path / "mine" / "deep"
     exercise(directory)
-    assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "rope.py"]
-    found = process.judge_files(python_files(directory), 10.0)
+    assert sorted(path.name for path in directory.iterdir()) == ["attention.py", "cache.py", "layouts.py", "rope.py"]
+    found = process.judge_files(python_files(directory), 10.0)[0]
     assert [(each.function, each.outcome) for each in found] == [(name, UNWRITTEN) for name in STEPS]
     (directory / "cache.py").write_text("mine = 1\n", encoding="utf-8")
     (directory / "rope.py").unlink()
-    with pytest.raises(ValueError, match=r"cache\.py exists and is not overwritten"):
+    with pytest.raises(ValueError, match=r"layouts\.py exists and is not overwritten"):
         exercise(directory)
     assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()

@@ -1,6 +1,7 @@
 """The topics that open a trained model: attention, extrapolate, trace and cache."""
 
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,6 +13,10 @@ from model.cli import toml_text
 from model.training.config import DataArgs
 from model.weights import load_tokenizer
 from study.attention_maps import attention_weights, profile, readable, uniform
+from study.check.calls import Caller
+from study.check.in_model import Mine, with_functions
+from study.check.judge import PARAMETERS
+from study.check.reader import reader_of
 from study.extrapolate import full, windowed
 from study.topic import open_model, open_windows, save_plot
 from study.topics import run
@@ -190,3 +195,30 @@ def test_invalid_options_are_refused(trained, text, topic, settings, message):
     with pytest.raises(ValueError, match=message) as raised:
         run(topic, model=directory, **data | settings)
     assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize("style", ["complex", "real", "halves"])
+def test_a_model_with_right_functions_has_its_loss_and_writes_its_text(run_directory, style):
+    file = Path(__file__).parents[1] / f"solutions/{style}.py"
+    ours, theirs = run("check", file=file, run=run_directory, prompt="a rope").tables[1].rows
+    assert (ours[1], ours[3]) == (theirs[1], theirs[3])
+
+
+def test_wrong_functions_are_used_in_a_model_too(run_directory):
+    right = (Path(__file__).parents[1] / "solutions/complex.py").read_text(encoding="utf-8")
+    file = run_directory / "mine.py"
+    file.write_text(right.replace("torch.outer(t, freqs))", "-30 * torch.outer(t, freqs))"), encoding="utf-8")
+    network, _ = open_model(run_directory)
+    functions = reader_of([file]).functions()
+    calls = {name: Caller(function, PARAMETERS[name], path) for name, (function, path) in functions.items()}
+    changed = with_functions(network, Mine(calls, "complex", "neighbours"))
+    tokens = torch.arange(9)[None]
+    assert not torch.allclose(changed(tokens), network(tokens), atol=1e-4)
+    assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
+
+
+def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path):
+    file = tmp_path / "mine.py"
+    file.write_text("def causal_mask(start_pos, T):\n    return 'x'\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="the model does not run with your functions"):
+        run("check", file=file, run=run_directory)
