@@ -30,9 +30,9 @@ def generate(
 ) -> Iterator[list[int | None]]:
     """Continue every prompt. Each step yields one id per row, and None after a row has ended with one of ``eos_ids``.
 
-    ``prompts`` are lists of token ids. With ``endless``, all must have the same length, and so for a network with
-    absolute positions. Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0,
-    the default, a row's text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
+    ``prompts`` are lists of token ids, of equal length if they are ``endless`` or the network has absolute positions.
+    Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0, the default, a row's
+    text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
     ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p, repetition_penalty, seed. With
     ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache.
 

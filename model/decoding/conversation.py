@@ -68,12 +68,12 @@ class Conversation:
             tokens = self.tokenizer.encode(line)
         self.forwarded = self._reused_length(tokens)
         new_tokens = tokens[self.forwarded :]
+        start_pos = self.forwarded - self.cache.evicted
         prompt_length = len(tokens)
-        device = self.network.norm.weight.device
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop)
         self.turns += 1  # each turn has another random stream
         sampler = Sampler(self.sampling, [{*tokens}], self.network.args.vocab_size, self.turns)
-        prompt, start_pos = torch.tensor([new_tokens], device=device), self.forwarded - self.cache.evicted  # (1, T)
+        prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
         for _ in advance([sample], steps, sampler, self.speed):
             self.forwarded = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
