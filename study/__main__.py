@@ -9,7 +9,7 @@ from pathlib import Path
 from model.cli import Parser, add_flags, read_flags, run_script
 from model.cli.settings import setting_fields, suggest_name
 from .topic import check_plot, save_plot
-from .topics import TOPICS, options_class, run
+from .topics import TOPICS, WALK, options_class, run
 
 WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
@@ -19,12 +19,17 @@ TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users wh
 def overview() -> str:
     width = max(map(len, TOPICS))
     program = "python -m study"
-    topics = [f"  {name.ljust(width)}  {(topic.__doc__ or '').splitlines()[0]}" for name, topic in TOPICS.items()]
+    topics = []
+    for step, functions in WALK.items():
+        for number, topic in enumerate(functions):
+            place = "" if number else f"step {step}" if step.isdigit() else step
+            topics.append(f"  {place:<11}  {topic.__name__:<{width}}  {(topic.__doc__ or '').splitlines()[0]}")
     return "\n".join(
         [
             f"usage: {program} TOPIC [--plot FILE.png] [flags]",
             "",
             "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
+            "The steps are those of docs/rope.md and docs/rope-models.md.",
             "",
             *topics,
             "",

@@ -17,7 +17,7 @@ from .positions import SCALINGS, SCHEMES, check_scheme
 from .scheme_training import MULTIPLES, Budget, Line, prepare_for_schemes, train_one
 from .topic import BLACK, COLORS, Report, Table
 
-RESULTS = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"
+PUBLISHED = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"  # read only
 SCHEMES_PER_PANEL = 4  # of the picture
 
 
@@ -25,10 +25,10 @@ def compare(
     schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = (),
     seeds: Annotated[int, "runs of each", Range(1, 1000)] = 3,
     results: Annotated[
-        Path | None,
-        "file with a JSON line for each finished run; finished runs are not repeated (default: "
-        "benchmarks/compare.jsonl)",
-    ] = None,
+        Path,
+        "file with a JSON line for each run that is finished here; these, and those of benchmarks/compare.jsonl, are "
+        "not repeated",
+    ] = Path("runs/compare.jsonl"),
     steps: Annotated[int, "optimizer steps", Range(1, 10**9)] = 600,
     batch_size: Annotated[int, "sequences a step", Range(1)] = 16,
     length: Annotated[int, "trained length, in tokens", Range(1)] = 64,
@@ -49,8 +49,7 @@ def compare(
     if not data:
         raise ValueError("data is empty: name at least one text")
     budget = Budget(steps, batch_size, length, dim, n_layers, n_heads, vocab_size, data, windows)
-    results = results or RESULTS
-    lines = read_results(results, budget)
+    lines = read_results(PUBLISHED, budget) + read_results(results, budget)
     finished = {(line["scheme"], line["seed"]) for line in lines}
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
     missing = []

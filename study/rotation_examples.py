@@ -1,6 +1,7 @@
 """The rotation itself: the worked example of five vectors, and why a score depends on the distance only."""
 
 import cmath
+import math
 from typing import Annotated, Any
 
 import torch
@@ -12,8 +13,7 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 from .arrows import arc, arrow, plane
 from .topic import COLORS, HeadDim, Report, Table, Theta, short
 
-VECTORS = ((1, 0, 1, 0), (0, 1, 0, 1), (1, 1, 1, 1), (1, -1, 1, -1), (0.5, 0.5, 0.5, 0.5))
-
+VECTORS = ("1,0,1,0", "0,1,0,1", "1,1,1,1", "1,-1,1,-1", "0.5,0.5,0.5,0.5")
 DEFAULT_THETA = 10000.0
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
@@ -27,14 +27,29 @@ def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
     return numbers
 
 
-def rotate(theta: Theta = DEFAULT_THETA) -> Report:
-    """The worked example: five vectors of four numbers, rotated pair by pair."""
-    angles = precompute_freqs_cis(4, 5, theta).angle() % (2 * torch.pi)  # (5, 2)
+def four_numbers(text: str) -> tuple[float, ...]:
+    """``1,0,1,0`` -> (1.0, 0.0, 1.0, 0.0). Raises ValueError if the text is anything else."""
+    try:
+        numbers = tuple(float(number) for number in text.split(","))
+    except ValueError:
+        numbers = ()
+    if len(numbers) != 4 or not all(map(math.isfinite, numbers)):
+        raise ValueError(f"vectors has {text!r}: give four numbers, such as 1,0,1,0")
+    return numbers
+
+
+def rotate(
+    theta: Theta = DEFAULT_THETA,
+    vectors: Annotated[tuple[str, ...], "vectors of four numbers, at positions 0, 1, 2 ..."] = VECTORS,
+) -> Report:
+    """The worked example: vectors of four numbers, rotated pair by pair."""
+    rows = [four_numbers(vector) for vector in vectors]
+    angles = precompute_freqs_cis(4, len(rows), theta).angle() % (2 * torch.pi)  # (vectors, 2)
     table = Table(
-        "The five vectors, rotated",
+        "The five vectors, rotated" if vectors == VECTORS else "The vectors, rotated",
         ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
     )
-    for m, vector in enumerate(VECTORS):
+    for m, vector in enumerate(rows):
         rotated = exact(m, vector, theta)
         cells = [f"{value:.4f}" for value in rotated]
         plain = [f"{value:g}" for value in vector]

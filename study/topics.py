@@ -8,7 +8,6 @@ from typing import Any, get_type_hints
 from model.cli import explain_out_of_memory
 from model.ranges import raise_problems, range_problems
 
-from .article import article
 from .attention_maps import attention
 from .check import check
 from .clocks import clocks
@@ -27,10 +26,24 @@ from .trace import trace
 from .what_if import whatif
 from .word_order import order
 
-FUNCTIONS = (
-    order, rotate, relative, layouts, forms, clocks, decay, lookback, angles, trace, cache, whatif, attention,
-    extrapolate, endless, compare, exercise, check, page, article,
-)  # fmt: skip
+# The topics by the step of the walk, docs/rope.md and docs/rope-models.md, that uses them
+WALK: dict[str, tuple[Callable[..., Report], ...]] = {
+    "the problem": (order,),
+    "1": (rotate,),
+    "2": (relative,),
+    "3": (layouts, forms),
+    "5": (clocks, decay),
+    "6": (lookback, angles),
+    "7": (trace,),
+    "8": (cache,),
+    "what if": (whatif,),
+    "9": (attention,),
+    "10": (extrapolate, endless),
+    "11": (compare,),
+    "13": (exercise, check),
+    "the page": (page,),
+}
+FUNCTIONS = [function for functions in WALK.values() for function in functions]
 TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}
 
 

@@ -1,7 +1,7 @@
 """Why attention needs positions: without them, the output of a word does not depend on the word order."""
 
 import cmath
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from torch import Tensor
@@ -12,19 +12,19 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 from .arrows import arc, arrow, plane
 from .topic import BLUE, ORANGE, Report, Table, short
 
-WORDS = ("dog", "bites", "man")
 D = 8  # width of the one head
+MOST_WORDS = 12
 FRAMES = 5
 DISTANCE = 5  # positions from the key to the query in the picture
 FREQUENCY = 0.3  # radians per position in the picture
 
 
-def attend(places: list[int], rotate: bool) -> tuple[Tensor, Tensor]:
-    """Attention weights (T, T) and outputs (T, D) of the words in this order, returned in the order of WORDS.
+def attend(places: list[int], *, rotate: bool) -> tuple[Tensor, Tensor]:
+    """Attention weights (T, T) and outputs (T, D) of words in the order ``places``, returned in their first order.
 
     Every word has one random vector, wherever it stands. There is no causal mask: each word sees all words.
     """
-    T = len(WORDS)
+    T = len(places)
     generator = torch.Generator().manual_seed(0)
     vectors = torch.randn(T, D, generator=generator)  # (T, D)
     wq, wk, wv = torch.randn(3, D, D, generator=generator) / D**0.5  # (D, D) each
@@ -41,19 +41,28 @@ def attend(places: list[int], rotate: bool) -> tuple[Tensor, Tensor]:
     return weights[original][:, original], output[original]
 
 
-def order() -> Report:
+def order(
+    words: Annotated[tuple[str, ...], "at least three different words; the second one's attention is shown"] = (
+        "dog",
+        "bites",
+        "man",
+    ),
+) -> Report:
     """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
+    if not 3 <= len(set(words)) == len(words) <= MOST_WORDS:
+        raise ValueError(f"words are {' '.join(words)}: give 3 to {MOST_WORDS} different words")
+    forwards = list(range(len(words)))
     table = Table(
-        f'Attention of the word "{WORDS[1]}": its weight on each word, and the first two numbers of its output',
-        ("positions", "sentence", *WORDS, "output"),
+        f'Attention of the word "{words[1]}": its weight on each word, and the first two numbers of its output',
+        ("positions", "sentence", *words, "output"),
     )
     for name, rotate in (("none", False), ("RoPE", True)):
         outputs = []
-        for places in ([0, 1, 2], [2, 1, 0]):
-            weights, output = attend(places, rotate)
+        for places in (forwards, forwards[::-1]):
+            weights, output = attend(places, rotate=rotate)
             outputs.append(output)
             numbers = " ".join(f"{value:+.4f}" for value in output[1, :2].tolist())
-            sentence = " ".join(WORDS[i] for i in places)
+            sentence = " ".join(words[i] for i in places)
             table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[1].tolist()), numbers))
         gap = float((outputs[0] - outputs[1]).abs().max())
         table.notes.append(f"{name}: the outputs of any word differ by at most {short(gap)} between the two sentences.")

@@ -185,3 +185,19 @@ def test_trace_ends_with_what_attention_computes(small_model, changes):
     rows = attention_call(model, tokens, p=7, head=4, i=3)
     shown = [float(value) for value in rows[-1][-1].split()]
     assert shown == pytest.approx(inputs[0][0, 7, 46:48].tolist(), abs=1e-4)
+
+
+def test_order_takes_other_words_and_rotate_other_vectors():
+    report = str(run("order", words=("the", "cat", "sat", "down")))
+    assert "none       down sat cat the" in report
+    rows = run("rotate", vectors=("1,0,0,1", "0,1,2,0")).tables[0].rows
+    assert rows[1][-2:] == ("[-0.8415, 0.5403]", "[1.9999, 0.0200]")
+    for options, message in (
+        ({"words": ("dog", "man")}, "give 3 to 12 different words"),
+        ({"words": ("dog", "dog", "man")}, "give 3 to 12 different words"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run("order", **options)
+    for vector in ("1,2,3", "1,2,3,x", "1,2,3,nan"):
+        with pytest.raises(ValueError, match="give four numbers, such as 1,0,1,0"):
+            run("rotate", vectors=(vector,))
