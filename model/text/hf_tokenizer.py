@@ -52,9 +52,6 @@ class HFTokenizer:
             base = self._model.get_vocab(with_added_tokens=False)
             self.base_vocab_size = max(base.values()) + 1  # without added tokens
             self._add_tokens(settings, added)
-            self._model.encode_special_tokens = (
-                settings.get("split_special_tokens") is True
-            )  # as text, if they are in it
             self.vocab_size = max(self._model.get_vocab().values()) + 1
             self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
             pieces = self._model.encode("a", add_special_tokens=False)
@@ -80,6 +77,7 @@ class HFTokenizer:
         if not prefix and named_bos is not None and is_llama and settings.get("add_bos_token") is True:
             prefix = [named_bos]
         self._prefix = prefix
+        self._splits_special = settings.get("split_special_tokens") is True
         bos = next((token for token in (*prefix, named_bos, eos) if token is not None), None)
         if bos is None or bos >= self.vocab_size:
             raise ValueError(f"{path} names no BOS or EOS token of its own: put its tokenizer_config.json beside it")
@@ -123,6 +121,7 @@ class HFTokenizer:
     def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
         """Many texts at once. The library uses all cores and ignores ``threads``."""
         checked = [check_encodable(text) for text in texts]
+        self._model.encode_special_tokens = self._splits_special  # into characters
         return [self._checked(row.ids) for row in self._model.encode_batch(checked, add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
@@ -131,10 +130,12 @@ class HFTokenizer:
         return {each.content: token for token, each in added if each.special or each.content in template}
 
     def encode_control(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]
+        self._model.encode_special_tokens = False
+        return self._checked(self._model.encode(check_encodable(text), add_special_tokens=False).ids)
 
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
         """The library normalizes the text before it looks for some tokens: with NFKC it also finds ``＜eot＞``."""
+        self._model.encode_special_tokens = False
         encoded = self._model.encode(text, add_special_tokens=False)
         return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
@@ -234,7 +235,6 @@ def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any
     names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     config["add_prefix_space"] = adds_space  # llama.cpp's converter assumes true if it is missing
-    config["split_special_tokens"] = True  # "<s>" in a text stays text, as in ``SentencePieceTokenizer.encode``
     config |= {name: pieces[i].text for name, i in names.items() if i >= 0}
     bos = pieces[model.bos_id()].text
     added = []

@@ -149,10 +149,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
             _write(directory / name, (source / name).read_bytes())
     if isinstance(tokenizer, SentencePieceTokenizer):
         tokenizer_json, config = hugging_face_files(tokenizer.path, tokenizer.adds_bos) or ({}, {})
-        if "chat_template" in (settings := read_settings(source)):
-            config["chat_template"] = settings["chat_template"]
-        if "chat_template" in settings or (source / TEMPLATE).is_file():
-            config.pop("split_special_tokens", None)  # transformers would split the tokens of the template, too
+        config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)
         if config:

@@ -150,7 +150,7 @@ def test_tokenizers_are_lossless(tokenizers, kind, text):
 
 @given(text=TEXTS)
 def test_the_tokenizer_saved_as_tokenizer_json_encodes_the_same_way(tokenizers, text):
-    assume("\u2581" not in text)  # a space in that format
+    assume(not any(special in text for special in ("\u2581", "<s>", "</s>", "<unk>")))  # special tokens in that format
     assert tokenizers["json"].encode(text) == tokenizers["bpe"].encode(text)
 
 

@@ -15,7 +15,7 @@ from model.weights import load_tokenizer, save_tokenizer
 TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
 SAMPLES = [
     "", " ", "  two", " lead", "trail  ", "a\n\n\nb", "\n\n\n\n", "\t\tx\r\ny", "日本語 🧵 émile", "\x01\x7f",
-    "a       b", "ropewalk" * 20, TEXT[:3000], "<s>a</s><unk> <0x0A>",
+    "a       b", "ropewalk" * 20, TEXT[:3000],
 ]  # fmt: skip
 
 
@@ -65,8 +65,6 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
         ids = chat.encode([{"role": "user", "content": "return 1"}])
         assert ids == tokenizer.encode("return 1\n")
     saved = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))
-    if form == "tokenizer.model":
-        del config["split_special_tokens"]  # else transformers would split the tokens of the template
     assert saved == config | ({"chat_template": template} if place == "tokenizer_config.json" else {})
 
 
