@@ -43,8 +43,9 @@ DEFAULTS: dict[str, dict[str, Any]] = {
     "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
 }
 
-# What becomes of each setting: it is read, or refused except for the values listed here, or changes no result. null is
-# the same as a missing setting.
+# What becomes of each setting: it is read, or refused except for the values listed here, or neutral, because it changes
+# no result. Names that begin with an underscore are transformers' own notes, and neutral. null is the same as a missing
+# setting.
 READ = frozenset(
     {*NAMES, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
     | {"rope_theta", "rope_scaling", "rope_parameters", "qkv_bias", "qk_norm"}
@@ -76,8 +77,7 @@ gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range neft
 resid_pdrop
 """  # for training
 FILE = """
-_attn_implementation _attn_implementation_autoset _commit_hash _flash_attn_2_enabled _from_model_config
-_name_or_path architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label
+architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label
 is_llama_config label2id model_name name_or_path num_labels output_attentions output_hidden_states prefix
 problem_type return_dict task_specific_params tf_legacy_loss torch_dtype torchscript transformers.js_config
 transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2
@@ -126,7 +126,7 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
 def check_settings(config: Mapping[str, Any]) -> None:
     """Raise ValueError for the first setting that is refused or unknown."""
     for name, value in config.items():
-        if name in READ or name in NEUTRAL or value is None:
+        if name in READ or name in NEUTRAL or name.startswith("_") or value is None:
             continue
         if name not in REFUSED:
             raise ValueError(

@@ -31,7 +31,7 @@ def test_missing_settings_have_the_defaults_of_the_format():
         norm_eps=1e-6, rope_theta=10000.0, tie_embeddings=False,
     )  # fmt: skip
     same = {"head_dim": None, "num_key_value_heads": None, "rope_scaling": None, "sliding_window": None}
-    more = {"attention_bias": False, "hidden_act": "silu", "pretraining_tp": 2, "_name_or_path": "x"}
+    more = {"attention_bias": False, "hidden_act": "silu", "pretraining_tp": 2, "_name_or_path": "x", "_new": [1]}
     assert args_from_config({**LLAMA, **same, **more}) == args
     without_context = {name: value for name, value in LLAMA.items() if name != "max_position_embeddings"}
     assert args_from_config(without_context).max_seq_len == 2048
