@@ -24,6 +24,7 @@ from model.training import estimate
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import bits_per_byte
+from model.training.run_text import take_tokens
 from model.training.trainer import Trainer
 from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -55,6 +56,7 @@ class StudyText(NamedTuple):
     args: ModelArgs
     dataset: Dataset
     tokenizer: Tokenizer
+    scratch: TemporaryDirectory[str]  # the files of tokenizer and tokens, for the directory of each model
 
 
 def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
@@ -70,18 +72,18 @@ def prepare_for_schemes(budget: Budget, schemes: Iterable[str]) -> StudyText:
     for scheme in (*schemes, *SCALINGS):
         build_scheme(args, scheme, factor=MULTIPLES[-1])
     documents = open_documents(budget.data)
-    with TemporaryDirectory() as scratch:
-        directory = Path(scratch)
-        tokenizer = load_tokenizer(train_tokenizer(documents.texts(), directory, "bpe", budget.vocab_size))
-        tokenize(directory, documents, tokenizer)
-        mapped = load_dataset(directory)
-        dataset = replace(mapped, train=np.array(mapped.train), val=np.array(mapped.val))
-        del mapped  # Windows cannot remove a file that is memory-mapped
+    scratch = TemporaryDirectory()
+    directory = Path(scratch.name)
+    tokenizer = load_tokenizer(train_tokenizer(documents.texts(), directory, "bpe", budget.vocab_size))
+    tokenize(directory, documents, tokenizer)
+    mapped = load_dataset(directory)
+    dataset = replace(mapped, train=np.array(mapped.train), val=np.array(mapped.val))
+    del mapped  # Windows cannot remove a file that is memory-mapped
     if len(dataset.train) <= longest:
         raise ValueError(f"the text has {len(dataset.train)} tokens, {longest + 1} are needed: give more text")
     if len(dataset.val) <= longest:
         raise ValueError(f"the validation text has {len(dataset.val)} tokens, {longest + 1} are needed: give more text")
-    return StudyText(replace(args, vocab_size=tokenizer.vocab_size), dataset, tokenizer)
+    return StudyText(replace(args, vocab_size=tokenizer.vocab_size), dataset, tokenizer, scratch)
 
 
 def training(budget: Budget, seed: int) -> TrainArgs:
@@ -97,6 +99,7 @@ def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, directory
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if directory:
         save_tokenizer(text.tokenizer, directory)
+        take_tokens(Path(text.scratch.name), directory)
         write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
         save_model(model, directory)
     cache = KVCache(text.args)

@@ -10,6 +10,8 @@ from study_models import TEXT, save_random
 
 import train
 from model.cli import toml_text
+from model.text.prepare import tokenize
+from model.text.sources import open_documents
 from model.training.config import DataArgs
 from model.weights import load_tokenizer
 from study.attention_maps import attention_weights, profile, readable, uniform
@@ -35,11 +37,11 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def run_directory(trained, text, tmp_path, monkeypatch):
-    """The model as a run directory, whose config.toml names its text."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def run_directory(trained, text, tmp_path):
+    """The model as a run directory, whose config.toml names its text, and which has its tokens."""
     directory = tmp_path / "run"
     shutil.copytree(trained[0], directory)
+    tokenize(directory, open_documents([text]), load_tokenizer(directory), val_fraction=0.25)
     (directory / "config.toml").write_text(toml_text(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
     return directory
 
@@ -99,9 +101,7 @@ def test_attention_averages_windows_of_the_models_validation_text(run_directory,
     assert middle == pytest.approx((first + last) / 2, rel=0.01)
 
 
-@pytest.mark.parametrize("cached", [True, False])
-def test_attention_opens_a_run_that_lies_in_the_folder_of_its_own_text(trained, tmp_path, monkeypatch, cached):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_attention_opens_a_run_that_lies_in_the_folder_of_its_own_text(tmp_path, monkeypatch):
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "text.txt").write_text(TEXT, encoding="utf-8")
     monkeypatch.chdir(tmp_path / "data")
@@ -109,8 +109,6 @@ def test_attention_opens_a_run_that_lies_in_the_folder_of_its_own_text(trained, 
     settings = ["--data", ".", "--out_dir", str(out), "--max_steps", "2", "--dim", "16", "--n_layers", "1"]
     settings += ["--n_heads", "2", "--max_seq_len", "16", "--vocab_size", "300", "--batch_size", "2"]
     assert run_in_process(train.main, "train.py", *settings) == 0
-    if not cached:
-        shutil.rmtree(tmp_path / "cache")
     assert len(run("attention", model=out, windows=3).tables[0].rows) == 2
 
 
@@ -119,9 +117,8 @@ def test_a_model_without_its_training_text_needs_data(trained, run_directory, te
     for topic in ("attention", "extrapolate"):
         with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
             run(topic, model=directory)
-    config = run_directory / "config.toml"
-    config.write_text(toml_text(DataArgs(data=("gone.txt",))), encoding="utf-8")
-    with pytest.raises(ValueError, match=r"gone.txt does not exist.*give the text with --data"):
+    (run_directory / "tokens.json").unlink()
+    with pytest.raises(ValueError, match=r"tokens.json is missing.*give the text with --data"):
         run("extrapolate", model=run_directory)
     table, _ = run("attention", model=run_directory, data=(str(text),), windows=2).tables
     assert f"of the end of {text}" in table.title
