@@ -144,7 +144,7 @@ def training_result(directory: Path) -> Files:
     """Weights, optimizer state, metrics without times, and tokens."""
     result: Files = {}
     for file in directory.rglob("*"):
-        if file.name in (STATE, BEST):
+        if file.name == BEST or file.match("training_state*.safetensors"):  # of a sharded run, one per process
             tensors = load_tensors(file)
             result |= {f"{file.name} {name}": tensor.numpy().tobytes() for name, tensor in tensors.items()}
         if file.name == METRICS:
@@ -174,6 +174,7 @@ def training(text: Path, cache: Path, torchrun: bool, steps: int) -> Start:
         flags = ["--resume", "--out_dir", directory]
         if not (directory / "config.toml").exists():
             flags = [*TINY, "--tokenizer", "char", "--data", text, "--max_steps", steps, "--out_dir", directory]
+            flags += ["--fsdp"] if torchrun else []
         if (directory / STATE).exists() and len((directory / METRICS).read_bytes().splitlines()) == steps:
             return None
         return ProcessTree(*python, ROOT / "train.py", *flags, cache=cache)
