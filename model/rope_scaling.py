@@ -11,7 +11,9 @@ from .config import RopeScaling
 
 
 def scale(freqs: Tensor, scaling: RopeScaling) -> Tensor:
-    """The frequencies that ``scaling`` describes."""
+    """The frequencies that ``scaling`` describes. Raises ValueError for the bool that Meta's function takes."""
+    if isinstance(scaling, bool):
+        raise ValueError(f"scaling is {scaling}: give None, or for use_scaled=True RopeScaling('llama3', 8.0, 8192)")
     if scaling.type == "linear":
         return linear(freqs, scaling.factor)
     if scaling.type == "ntk":

@@ -85,3 +85,9 @@ def test_all_problems_are_listed_at_once():
 def test_invalid_scalings_are_refused(scaling, words):
     with pytest.raises(ValueError, match=words):
         ModelArgs(rope_scaling=scaling)
+
+
+@pytest.mark.parametrize("use_scaled", [True, False])
+def test_metas_fourth_argument_is_answered_with_the_scaling_that_it_stands_for(use_scaled):
+    with pytest.raises(ValueError, match=f"scaling is {use_scaled}: give None, or .*'llama3', 8.0, 8192"):
+        precompute_freqs_cis(64, 32, 5e5, use_scaled)
