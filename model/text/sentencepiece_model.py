@@ -1,4 +1,4 @@
-"""The parts of a SentencePiece ``tokenizer.model`` that its library does not tell: the kinds of pieces, and settings.
+"""The kinds of the pieces of a SentencePiece ``tokenizer.model``, which its library does not tell, and a new model.
 
 The file is one message in protobuf's wire format: fields, each a varint (number << 3 | wire type) and a value. Reading
 and writing the few fields that are needed takes less than the package protobuf, whose version other programs fix.
@@ -9,12 +9,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)  # kinds of pieces
-UNIGRAM, BPE, WORD, CHAR = range(1, 5)  # kinds of models
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces
+BPE = 2  # the kind of a model
 PIECE, TRAINER, NORMALIZER = 1, 2, 3  # fields of the model
 PIECE_TEXT, PIECE_SCORE, PIECE_KIND = 1, 2, 3
-MODEL_KIND, VOCAB_SIZE, WHITESPACE_AS_SUFFIX, BYTE_FALLBACK = 3, 4, 24, 35  # fields of the trainer
-NORMALIZER_NAME, CHARSMAP, ADD_DUMMY_PREFIX, REMOVE_EXTRA_WHITESPACES, ESCAPE_WHITESPACES = range(1, 6)
+MODEL_KIND, VOCAB_SIZE, BYTE_FALLBACK = 3, 4, 35  # fields of the trainer
+NORMALIZER_NAME, REMOVE_EXTRA_WHITESPACES = 1, 4  # fields of the normalizer
 VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
 
 
@@ -33,15 +33,6 @@ def pieces_of(model: bytes) -> list[Piece]:
             (score,) = struct.unpack("<f", piece.get(PIECE_SCORE, bytes(4)))
             pieces.append(Piece(piece[PIECE_TEXT].decode(), score, piece.get(PIECE_KIND, NORMAL)))
     return pieces
-
-
-def settings_of(model: bytes, part: int) -> dict[int, Any]:
-    """The fields of the trainer's or the normalizer's settings that are in the file, by their numbers."""
-    settings: dict[int, Any] = {}
-    for number, value in _fields(model):
-        if number == part:
-            settings |= dict(_fields(value))
-    return settings
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
