@@ -41,12 +41,14 @@ def opened(run: Run) -> Iterator[Path]:
     with ExitStack() as lock:
         if run.resume or run.train.out_dir:
             directory = run.directory
+            if not run.resume:
+                check_free(directory)  # before a lock is put into a directory that holds a model
             made = missing_directories(directory)
             directory.mkdir(parents=True, exist_ok=True)
             before = set(os.listdir(directory))
             lock.enter_context(locked(directory))
             if not run.resume:
-                check_free(directory)
+                check_free(directory)  # again: another run may have begun in it
         else:
             made = missing_directories(run.directory)
             directory = lock_first_free(run.directory, lock)
