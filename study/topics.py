@@ -8,6 +8,7 @@ from typing import Any, get_type_hints
 from model.cli import explain_out_of_memory
 from model.ranges import raise_problems, range_problems
 
+from .article import article
 from .attention_maps import attention
 from .check import check
 from .clocks import clocks
@@ -41,7 +42,7 @@ WALK: dict[str, tuple[Callable[..., Report], ...]] = {
     "10": (extrapolate, endless),
     "11": (compare,),
     "13": (exercise, check),
-    "the page": (page,),
+    "the page": (page, article),
 }
 FUNCTIONS = [function for functions in WALK.values() for function in functions]
 TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}

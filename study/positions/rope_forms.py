@@ -16,8 +16,6 @@ from torch import Tensor
 
 from model.rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis
 
-BLOCKS = 4  # equal parts of the text for ChatGLM; the first is the prompt
-
 
 @dataclass(frozen=True)
 class RopeForm:
@@ -115,8 +113,8 @@ def chatglm_ids(length: int, context: int) -> Tensor:
 
 
 def prompt_length(length: int) -> int:
-    """The tokens of the prompt in a text of ``length`` tokens, and of each block in "position and block"."""
-    return math.ceil(length / BLOCKS)
+    """The tokens of the prompt in a text of ``length`` tokens: a quarter of them."""
+    return math.ceil(length / 4)
 
 
 def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
@@ -130,12 +128,6 @@ def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     return torch.cat(rotated, -1)  # (B, T, H, D)
 
 
-def chatglm_learnable(x: Tensor, ids: Tensor, inv_freq: Tensor) -> Tensor:
-    """``chatglm`` with trained frequencies (D/4,). The tables are computed in every call, because these change."""
-    cos, sin = cos_sin_of_ids(ids, inv_freq)
-    return chatglm(x, ids, cos, sin)
-
-
 def chatglm2(x: Tensor, table: Tensor) -> Tensor:
     """ChatGLM2: the first half of the head is rotated in neighbouring pairs, the rest stays. table (T, D/4, 2)."""
     first_half, second_half = x.chunk(2, -1)  # (B, T, H, D/2) each
@@ -146,44 +138,27 @@ def chatglm2(x: Tensor, table: Tensor) -> Tensor:
 
 
 def chatglm_family(dim: int, length: int) -> Iterator[RopeForm]:
-    """ChatGLM's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
+    """ChatGLM-6B's and ChatGLM2's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
 
-    ChatGLM-6B with trained frequencies, with float32 angles, and with float16 angles as in its code. "position and
-    block" has other ids for each token: its position, and its position within a block. ChatGLM2, and ChatGLM2-32k,
-    which divides positions. Raises ValueError if half of the head does not consist of pairs.
+    Raises ValueError if half of the head does not consist of pairs.
     """
     if dim % 4:
         raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
     positions = torch.arange(length)  # (T,)
     ids = chatglm_ids(length, prompt_length(length))  # (2, T)
-    block_ids = torch.stack((positions, positions % prompt_length(length)))  # (2, T)
     inv_freq = inverse_frequencies(dim // 2)  # (D/4,)
     pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
-    angles = two_id_angles(dim, ids)  # (T, D/2)
+    angles = torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
+    cos, sin = cos_sin_of_ids(ids, inv_freq)
     formula = "first id theta^(-4i/D), second id theta^(-4i/D)"
+    yield RopeForm("ChatGLM-6B", partial(chatglm, ids=ids, cos=cos, sin=sin), (cos, sin), pairs, angles, formula)
 
-    learned = torch.nn.Parameter(inv_freq)
-    rotate = partial(chatglm_learnable, ids=ids, inv_freq=learned)
-    yield RopeForm("ChatGLM-6B, learnable", rotate, (learned,), pairs, angles, formula)
-    for name, dtype in (("ChatGLM-6B", torch.float32), ("ChatGLM-6B, half", torch.float16)):
-        cos, sin = cos_sin_of_ids(ids, inv_freq.to(dtype))
-        yield RopeForm(name, partial(chatglm, ids=ids, cos=cos, sin=sin), (cos, sin), pairs, angles, formula)
-    cos, sin = cos_sin_of_ids(block_ids, inv_freq)
-    rotate = partial(chatglm, ids=block_ids, cos=cos, sin=sin)
-    formula = "p theta^(-4i/D), (p mod block) theta^(-4i/D)"
-    yield RopeForm("position and block", rotate, (cos, sin), pairs, two_id_angles(dim, block_ids), formula)
-
-    for name, ratio, formula in (("ChatGLM2", 1, "p theta^(-4i/D), 0"), ("ChatGLM2-32k", 16, "p/16 theta^(-4i/D), 0")):
-        rounded = torch.outer(positions.float() / ratio, inv_freq)  # (T, D/4)
-        table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
-        exact = exact_angles(dim // 2, positions / ratio)  # (T, D/4)
-        angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
-        yield RopeForm(name, partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles, formula)
-
-
-def two_id_angles(dim: int, ids: Tensor) -> Tensor:
-    """The angles of both halves, one after the other: ids (2, T) -> float64 (T, dim/2)."""
-    return torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
+    rounded = torch.outer(positions.float(), inv_freq)  # (T, D/4)
+    table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
+    exact = exact_angles(dim // 2, positions)  # (T, D/4)
+    angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
+    formula = "p theta^(-4i/D), 0"
+    yield RopeForm("ChatGLM2", partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles, formula)
 
 
 def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
