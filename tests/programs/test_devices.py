@@ -137,7 +137,8 @@ def test_a_validation_waits_once_a_batch(device):
 
 def test_evaluation_waits_once_a_batch(device):
     model = Transformer(ARGS).to(DEVICE)
-    score_documents(model, [Document([1, 2, 3, 4, 5], 4, "")] * 6, batch_size=2)
+    documents = [Document(iter([([1, 2, 3, 4, 5], 4)])) for _ in range(6)]
+    score_documents(model, documents, batch_size=2)
     assert device.waits == 3
 
 
