@@ -28,6 +28,7 @@ from model import kernels
 from model.cli.machine import pick_dtype
 from model.training.config import TrainArgs
 from model.training.evaluation import validation_loss
+from model.training.loss import NextTokenLoss
 from model.weights import load_model
 
 CPU = torch.device("cpu")
@@ -84,7 +85,9 @@ def shakespeare(data: str) -> list[Row]:
     """This network and GPT-2 in nanoGPT's setting, trained with the same sizes, data and number of steps."""
     race = time_to_loss.finished_race(data, NANOGPT, time_to_loss.TARGET)
     gpt2 = race.gpt2
-    theirs = validation_loss(gpt2, race.trainer.dataset, TrainArgs(batch_size=64), 64, race.trainer.ranks)
+    theirs = validation_loss(
+        NextTokenLoss(gpt2), race.trainer.dataset, TrainArgs(batch_size=64), 64, race.trainer.ranks
+    )
     what = "nats per character after {} steps"
     rows = [
         (what.format(race.trainer.progress.step), "ropewalk", f"{race.curve[-1][1]:.3f}"),

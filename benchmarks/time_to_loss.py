@@ -28,7 +28,8 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.training.evaluation import cross_entropy, validation_loss
+from model.training.evaluation import validation_loss
+from model.training.loss import NextTokenLoss
 from model.training.trainer import Trainer
 
 STEPS = 2000
@@ -71,7 +72,7 @@ class GPT2(nn.Module):
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         inputs, targets = (torch.from_numpy(part) for part in batch)
-        cross_entropy(self(inputs), targets).backward()
+        (NextTokenLoss(self)(inputs, targets) / targets.numel()).backward()
         nn.utils.clip_grad_norm_(self.parameters(), 1.0)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
@@ -110,7 +111,9 @@ class Race:
             return False
         gpt2.step()
         if gpt2.step_number % every == 0:
-            loss = validation_loss(gpt2, self.trainer.dataset, TrainArgs(batch_size=64), 64, self.trainer.ranks)
+            loss = validation_loss(
+                NextTokenLoss(gpt2), self.trainer.dataset, TrainArgs(batch_size=64), 64, self.trainer.ranks
+            )
             print(f"GPT-2     step {gpt2.step_number:5} {gpt2.seconds:7.1f} s  {loss:.4f}", flush=True)
             if loss <= self.target:
                 self.theirs = min(self.theirs, gpt2.seconds)

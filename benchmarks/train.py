@@ -15,6 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -22,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from model import ModelArgs, Transformer
 from model.cli.machine import keep_freed_memory, pick_device, pick_dtype
 from model.training.config import TrainArgs
-from model.training.evaluation import cross_entropy
+from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 
 ROWS, CONTEXT = 16, 256
@@ -46,11 +47,11 @@ def transformers_llama(device: torch.device) -> nn.Module:
 
 
 def stepper(
-    forward: Callable[[Tensor], Tensor], model: nn.Module, optimizers: list, autocast: torch.autocast
+    summed_loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, optimizers: list, autocast: torch.autocast
 ) -> Callable[[Tensor, Tensor], None]:
     def step(x: Tensor, y: Tensor) -> None:
         with autocast:
-            loss = cross_entropy(forward(x), y)
+            loss = summed_loss(x, y) / y.numel()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in optimizers:
@@ -95,17 +96,19 @@ def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile:
     def fused_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
         return [torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)]
 
-    def their_logits(tokens: Tensor) -> Tensor:
-        return theirs(tokens).logits
+    def their_loss(tokens: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(theirs(tokens).logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
 
     contenders = {
-        "transformers, AdamW": stepper(their_logits, theirs, fused_adamw(theirs), autocast),
-        "ropewalk, AdamW": stepper(ours, ours, build_optimizers(ours, adamw), autocast),
-        "ropewalk, Muon": stepper(with_muon, with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast),
+        "transformers, AdamW": stepper(their_loss, theirs, fused_adamw(theirs), autocast),
+        "ropewalk, AdamW": stepper(NextTokenLoss(ours, dtype), ours, build_optimizers(ours, adamw), autocast),
+        "ropewalk, Muon": stepper(
+            NextTokenLoss(with_muon, dtype), with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast
+        ),
     }
     if compile:
         contenders["ropewalk compiled, AdamW"] = stepper(
-            torch.compile(compiled), compiled, build_optimizers(compiled, adamw), autocast
+            torch.compile(NextTokenLoss(compiled, dtype)), compiled, build_optimizers(compiled, adamw), autocast
         )
     tokens = torch.randint(0, ARGS.vocab_size, (ROWS, CONTEXT + 1), device=device)
     seconds: dict[str, list[float]] = {name: [] for name in contenders}

@@ -27,6 +27,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from ..cli.machine import keep_freed_memory, pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
+from .loss import NextTokenLoss
 
 if TYPE_CHECKING:
     from torch.distributed.tensor import DTensor
@@ -139,23 +140,25 @@ def processes() -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def parallelize(model: Transformer, ranks: Ranks, device: torch.device, dtype: torch.dtype, *, fsdp: bool) -> nn.Module:
-    """Wrap ``model`` in DDP, or shard it with FSDP; unchanged for one process.
+def parallelize(
+    loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.dtype, *, fsdp: bool
+) -> nn.Module:
+    """Wrap the loss of a network in DDP, or shard it with FSDP; unchanged for one process.
 
     The weights of the first process go to all. Before FSDP, those of the other processes may be on the meta device.
     The names of the parameters do not change. ``dtype`` is that of the matrix products with FSDP.
     """
     if ranks.world_size == 1:
-        return model
+        return loss
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the one that NCCL uses
     if fsdp:
-        return shard(model, ranks, device, dtype)
-    return nn.parallel.DistributedDataParallel(model, gradient_as_bucket_view=True)
+        return shard(loss, ranks, device, dtype)
+    return nn.parallel.DistributedDataParallel(loss, gradient_as_bucket_view=True)
 
 
-def shard(model: Transformer, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> Transformer:
-    """Shard ``model`` in place: it is moved to the meta device, sharded, and each process gets its rows on ``device``.
+def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> nn.Module:
+    """Shard a network in place: it is moved to the meta device, sharded, and each process gets its rows on ``device``.
 
     So no process but the first ever has the whole model, and the first one has it on the CPU.
     """
@@ -163,19 +166,20 @@ def shard(model: Transformer, ranks: Ranks, device: torch.device, dtype: torch.d
 
     if device.type == "cpu":  # if the large blocks stayed in the heap, gaps between them would need more memory
         keep_freed_memory(below=2**20)
-    weights = dict(model.named_parameters()) | dict(model.named_buffers()) if ranks.is_first else {}
-    model.to("meta")
+    network = loss.network
+    weights = dict(network.named_parameters()) | dict(network.named_buffers()) if ranks.is_first else {}
+    loss.to("meta")
     mesh = init_device_mesh(device.type, (ranks.world_size,))
     # With autocast, the whole matrices of all layers would be kept in bfloat16 until the backward pass.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for layer in model.layers:
+    for layer in network.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     # By default the weights of the root stay gathered until a backward pass, and a validation has none.
-    fully_shard(model, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    model.to_empty(device=device)
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    fully_shard(loss, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    loss.to_empty(device=device)
+    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
         copy_from_first(tensor, weights.pop(name, None), ranks)
-    return model
+    return loss
 
 
 def gather_model(model: Transformer, ranks: Ranks) -> Transformer | None:

@@ -8,9 +8,12 @@ import torch
 
 from ..cli.machine import check_memory, pick_dtype, readable_size
 from ..config import ModelArgs
+from ..transformer import Transformer
+from ..weights import find_network
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 from .distributed import Ranks, local_device
+from .loss import chunk_rows
 
 # Bytes per layer besides its tensors, as measured: modules, optimizer tables, autograd nodes
 LAYER_OBJECTS = 170_000
@@ -63,11 +66,25 @@ def training_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, worl
     # Bytes per token and layer, for each unit of dim and of hidden_dim
     per_dim, per_hidden_dim = (41, 16) if dtype == torch.float32 else (46, 8)
     layers = model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
-    activations = micro_batch * model.max_seq_len * (layers + 6 * model.vocab_size)
+    tokens = micro_batch * model.max_seq_len
+    activations = tokens * layers
     activations += LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
     stacked = 2 * model.n_layers * model.dim * model.hidden_dim if uses_muon else 0  # w1 and w3
-    peak = LIBRARIES + state + copies + round(BACKWARD_PEAK[dtype] * activations) + (4 + 4 * dtype.itemsize) * stacked
+    backward = max(round(BACKWARD_PEAK[dtype] * activations), activations + logits_memory(model, train, dtype, tokens))
+    peak = LIBRARIES + state + copies + backward + (4 + 4 * dtype.itemsize) * stacked
     return Memory(state, activations, peak)
+
+
+def logits_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, tokens: int) -> int:
+    """The logits and their gradients, and the gradient of the output matrix, when the backward pass begins.
+
+    Measured with vocabularies of 4,096, 32,000 and 151,936 tokens (docs/scaling.md).
+    """
+    is_float32 = dtype == torch.float32
+    if train.network and find_network(train.network).forward is not Transformer.forward:
+        return (16 if is_float32 else 14) * tokens * model.vocab_size  # all at once (``NextTokenLoss``)
+    matrix = (4 + dtype.itemsize) * model.vocab_size * model.dim
+    return (8 if is_float32 else 10) * min(tokens, chunk_rows(model.vocab_size)) * model.vocab_size + matrix
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:

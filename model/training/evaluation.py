@@ -8,8 +8,7 @@ from itertools import islice
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
 from ..text.dataset import Dataset
 from .config import TrainArgs
@@ -18,31 +17,27 @@ from .distributed import Ranks
 SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, reduction: str = "mean") -> Tensor:
-    """Nats per token, or their sum, in float32: logits (B, T, V), targets (B, T)."""
-    return F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction=reduction)
-
-
 @torch.no_grad()
-def validation_loss(network: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
+def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
     """Mean nats per token over about ``eval_tokens`` tokens of the validation text, in windows of ``context`` tokens.
 
-    The windows do not overlap, and the processes take batches of them in turn. A process that has no batch left repeats
-    one without counting it, because a sharded network runs only if all processes run it.
+    ``loss`` maps tokens and targets to the sum of nats, as ``NextTokenLoss`` does. The windows do not overlap, and the
+    processes take batches of them in turn. A process that has no batch left repeats one without counting it, because a
+    sharded network runs only if all processes run it.
     """
-    device = next(network.parameters()).device
-    training = network.training
-    network.eval()
+    device = next(loss.parameters()).device
+    training = loss.training
+    loss.eval()
     batches = dataset.val_batches(args.micro_batch_rows(ranks.world_size), context, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
         batch = group[min(ranks.rank, len(group) - 1)]
         inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
-        loss = cross_entropy(network(inputs), targets, "sum")
+        nats = loss(inputs, targets)
         if ranks.rank < len(group):
-            total += loss.item()
+            total += nats.item()
             count += targets.numel()
-    network.train(training)
+    loss.train(training)
     totals, counts = ranks.gather(total, count)
     return sum(totals) / sum(counts)
 

@@ -19,7 +19,6 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
 from ..cli.machine import pick_dtype
-from ..kernels import accelerate
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import open_checkpoint
@@ -27,7 +26,8 @@ from ..weights.checkpoint import check_savable, write_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
 from .distributed import Ranks, gather_model, local_device, parallelize, set_gradient_sync, unsharded
-from .evaluation import bits_per_byte, cross_entropy, validation_loss
+from .evaluation import bits_per_byte, validation_loss
+from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, append_metrics, truncate_metrics
 from .state import STATE, Progress, load_state, read_progress, save_state
@@ -79,10 +79,12 @@ class Trainer:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
-        # is an accelerated copy, wrapped to average gradients over the processes, with DDP or FSDP; ``network``, which
-        # the steps call, is ``parallel``, compiled if asked for.
-        self.parallel = parallelize(accelerate(model), self.ranks, self.device, self.dtype, fsdp=args.fsdp)
-        self.network: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
+        # computes its loss and averages gradients over the processes, with DDP or FSDP; ``loss``, which the steps call,
+        # is ``parallel``, compiled if asked for.
+        self.parallel = parallelize(
+            NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
+        )
+        self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers, self.ranks)
@@ -156,9 +158,7 @@ class Trainer:
         for number, (x, y) in enumerate(micro_batches, 1):
             set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
             with self.autocast:
-                logits = self.network(x)  # (B, T, V)
-                # The mean over the tokens of a micro-batch, weighted so that the sum is the mean over all rows
-                loss = cross_entropy(logits, y) * (len(x) / len(inputs))
+                loss = self.loss(x, y) / targets.numel()  # together the mean over the batch
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
@@ -187,7 +187,7 @@ class Trainer:
 
     def validation_loss(self) -> float:
         with self.autocast:
-            return validation_loss(self.network, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
+            return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
     def whole_model(self) -> Transformer | None:
         """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""

@@ -9,7 +9,7 @@ from model import Transformer
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
-from model.training.evaluation import cross_entropy
+from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 from model.training.settings import resolve
 from train import sort_arguments
@@ -28,12 +28,12 @@ def test_a_config_builds_and_takes_a_step(config, tmp_path):
     model = Transformer(run.model)
     optimizers = build_optimizers(model, run.train)
     tokens = torch.randint(run.model.vocab_size, (1, 17))  # (B, T + 1)
-    before = cross_entropy(model(tokens[:, :-1]), tokens[:, 1:])
+    before = NextTokenLoss(model)(tokens[:, :-1], tokens[:, 1:])
     before.backward()
     for optimizer in optimizers:
         optimizer.step()
     assert all(p.isfinite().all() for p in model.parameters())
-    assert cross_entropy(model(tokens[:, :-1]), tokens[:, 1:]) < before
+    assert NextTokenLoss(model)(tokens[:, :-1], tokens[:, 1:]) < before
 
 
 def test_stories15m_has_the_size_of_its_checkpoint_and_the_demo_is_the_same_for_everyone():

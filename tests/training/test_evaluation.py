@@ -2,18 +2,9 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
 from model.text.dataset import Dataset
-from model.training.evaluation import bits_per_byte, cross_entropy, unigram_loss
-
-
-def test_the_loss_is_the_mean_negative_log_likelihood_of_the_targets():
-    logits, targets = torch.randn(3, 5, 7), torch.randint(7, (3, 5))
-    losses = [-logits[b, t].double().log_softmax(-1)[targets[b, t]].item() for b in range(3) for t in range(5)]
-    assert cross_entropy(logits, targets).item() == pytest.approx(sum(losses) / 15, rel=1e-5)
-    assert cross_entropy(logits, targets, "sum").item() == pytest.approx(sum(losses), rel=1e-5)
-    assert cross_entropy(logits.bfloat16(), targets).dtype == torch.float32
+from model.training.evaluation import bits_per_byte, unigram_loss
 
 
 def test_the_unigram_loss_follows_from_the_counts():

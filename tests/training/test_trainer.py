@@ -9,13 +9,15 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from training_helpers import ARGS, dataset, same, stop_at, trainer, weights
 
 from model import Transformer, generate
 from model.text.dataset import Dataset
 from model.training.distributed import Ranks
-from model.training.evaluation import cross_entropy, validation_loss
+from model.training.evaluation import validation_loss
+from model.training.loss import NextTokenLoss
 from model.training.trainer import add_dropout
 from model.weights import load_model
 
@@ -218,10 +220,10 @@ def test_validation_scores_each_token_once(tmp_path):
     total = 0.0
     for start in range(0, len(ids) - 1, ARGS.max_seq_len):
         window = ids[start : start + ARGS.max_seq_len + 1]
-        total += cross_entropy(model(window[None, :-1]), window[None, 1:], "sum").item()
+        total += F.cross_entropy(model(window[None, :-1])[0], window[1:], reduction="sum").item()
     add_dropout(model, 0.5)  # must have no effect here
     model.train()
-    loss = validation_loss(model, text, args, ARGS.max_seq_len, Ranks())
+    loss = validation_loss(NextTokenLoss(model), text, args, ARGS.max_seq_len, Ranks())
     assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
     assert model.training
     assert all(p.grad is None for p in model.parameters())

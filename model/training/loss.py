@@ -1,0 +1,105 @@
+"""The loss of a network on a batch, without holding all of its logits at once.
+
+With a vocabulary of 150,000 tokens the logits are larger than everything else that a training step keeps: in bfloat16,
+in float32, and once more as gradients they take 16 bytes each. So the last product and the loss are computed for a few
+hundred tokens at a time, and their gradients with them, after which the logits are not needed any more.
+"""
+
+import copy
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from ..kernels import accelerate
+from ..transformer import Transformer
+
+
+def chunk_rows(vocab_size: int) -> int:
+    """The number of tokens whose logits are computed at once: logits of 16 MB in float32, or more.
+
+    With fewer than 512 tokens, adding up the gradient of the output matrix would take longer than its product.
+    """
+    return max(512, 2**22 // vocab_size)
+
+
+class NextTokenLoss(nn.Module):
+    """Tokens (B, T) and targets (B, T) -> the sum of nats of the targets, in float32. A target of -100 does not count.
+
+    ``dtype`` is that of the product with the output matrix.
+    A network with a ``forward`` of its own, or whose output is no plain matrix, computes all logits as it does.
+    """
+
+    def __init__(self, network: Any, dtype: torch.dtype = torch.float32) -> None:
+        super().__init__()
+        self.network = accelerate(network) if isinstance(network, Transformer) else network
+        self.dtype = dtype
+        self.hidden: nn.Module | None = None
+        if isinstance(network, Transformer) and has_plain_output(network):
+            # The same modules except for the output, so that the result is its input, (B, T, dim)
+            self.hidden = copy.copy(self.network)
+            self.hidden._modules = dict(self.network._modules)
+            self.hidden.output = nn.Identity()
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
+        if self.hidden is None:
+            logits = self.network(tokens).float().flatten(0, 1)  # (B * T, V)
+            return F.cross_entropy(logits, targets.flatten(), reduction="sum")
+        network = self.network
+        output = network.tok_embeddings if network.args.tie_embeddings else network.output
+        h = self.hidden(tokens).flatten(0, 1)  # (B * T, dim)
+        return _ChunkedLoss.apply(h, output.weight, targets.flatten(), self.dtype)  # type: ignore
+
+
+def has_plain_output(network: Transformer) -> bool:
+    """Whether the logits are the result of the norm times a matrix, and nothing else."""
+    output = network.output
+    is_matrix = output is None or (type(output) is nn.Linear and output.bias is None and not output._forward_hooks)
+    return is_matrix and type(network).forward is Transformer.forward
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """F.cross_entropy(F.linear(h, weight), targets, reduction="sum"): h (N, dim), weight (V, dim), targets (N,).
+
+    F.linear_cross_entropy does the same. But in bfloat16 it rounds the loss to bfloat16, too (8.25 for 8.478), and on a
+    CPU it takes two to three times as long (torch 2.13).
+    """
+
+    @staticmethod
+    def forward(ctx, h: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:  # type: ignore[override]
+        states, matrix = h.to(dtype), weight.to(dtype)
+        h_grad = torch.empty_like(states) if ctx.needs_input_grad[0] else None
+        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        losses = []
+        rows = chunk_rows(len(weight))
+        for start in range(0, len(h), rows):
+            chunk, target = states[start : start + rows], targets[start : start + rows]
+            log_probs = F.linear(chunk, matrix).log_softmax(-1, dtype=torch.float32)  # (rows, V)
+            losses.append(F.nll_loss(log_probs, target, reduction="sum"))
+            if h_grad is None and weight_grad is None:
+                continue
+            # The gradient of the logits: the probabilities, less 1 at the target
+            counts = (target >= 0)[:, None]  # (rows, 1)
+            probs = log_probs.exp_()
+            probs.scatter_add_(1, target[:, None].clamp(min=0), -torch.ones_like(counts, dtype=probs.dtype))
+            logits_grad = probs.to(dtype)  # (rows, V), of the targets that count
+            if h_grad is not None:
+                h_grad[start : start + rows] = logits_grad @ matrix * counts  # (rows, dim)
+            if weight_grad is not None:
+                weight_grad += logits_grad.mT @ (chunk * counts)  # (V, dim)
+        ctx.save_for_backward(h_grad, weight_grad)
+        ctx.dtypes = h.dtype, weight.dtype
+        return torch.stack(losses).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx, loss_grad: Tensor):  # type: ignore[override]
+        h_grad, weight_grad = ctx.saved_tensors
+        return (
+            None if h_grad is None else h_grad.to(ctx.dtypes[0]) * loss_grad,
+            None if weight_grad is None else weight_grad.mul_(loss_grad).to(ctx.dtypes[1]),
+            None,
+            None,
+        )

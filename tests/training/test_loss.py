@@ -1,0 +1,101 @@
+"""The loss in chunks is that of all logits at once, with the same gradients, and never holds all of them."""
+
+import dataclasses
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from training_helpers import ARGS
+
+from model import ModelArgs, Transformer
+from model.training.loss import NextTokenLoss, chunk_rows
+
+LARGE = ModelArgs(dim=16, n_layers=1, n_heads=2, hidden_dim=24, vocab_size=9000, max_seq_len=128)
+SHAPES = [ARGS, LARGE, dataclasses.replace(LARGE, tie_embeddings=True)]
+
+
+class Scaled(Transformer):
+    """A network with a forward of its own."""
+
+    def forward(self, *args, **options):
+        return super().forward(*args, **options).mul(0.5).tanh()
+
+
+def batch(args: ModelArgs) -> tuple[torch.Tensor, torch.Tensor]:
+    """Tokens and targets of 10 rows, in which every third target does not count."""
+    rows = torch.randint(args.vocab_size, (10, args.max_seq_len + 1))
+    return rows[:, :-1], rows[:, 1:].masked_fill(torch.arange(args.max_seq_len) % 3 == 2, -100)
+
+
+def model_of(args: ModelArgs, network: type[Transformer] = Transformer) -> Transformer:
+    model = network(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            weight.mul_(8 if weight.ndim == 2 else 1)
+    return model
+
+
+def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]:
+    model.zero_grad()
+    loss.backward()
+    return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+
+
+@pytest.mark.parametrize("network", [Transformer, Scaled])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("args", SHAPES, ids=["small", "large", "tied"])
+def test_loss_and_gradients_are_those_of_all_logits_at_once(network, args, dtype):
+    model = model_of(args, network)
+    tokens, targets = batch(args)
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = NextTokenLoss(model, dtype)(tokens, targets)
+        logits = model(tokens).float().flatten(0, 1)
+    expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
+    assert loss.dtype == torch.float32
+    torch.testing.assert_close(loss, expected, rtol=1e-5 if dtype == torch.float32 else 1e-4, atol=0)
+    found, wanted = gradients(model, loss / 30), gradients(model, expected / 30)
+    assert found.keys() == wanted.keys() == dict(model.named_parameters()).keys()
+    for name, grad in wanted.items():
+        error = (found[name] - grad).norm() / grad.norm()
+        assert error < (1e-5 if dtype == torch.float32 else 2e-2), name
+
+
+def test_targets_that_do_not_count_have_no_gradient():
+    model, (tokens, _) = model_of(ARGS), batch(ARGS)
+    loss = NextTokenLoss(model)(tokens, torch.full_like(tokens, -100))
+    assert loss.item() == 0
+    assert all(not grad.any() for grad in gradients(model, loss).values())
+
+
+@pytest.mark.parametrize("frozen", ["output", "tok_embeddings", "layers", "norm"])
+def test_frozen_parameters_get_no_gradient_and_the_others_the_same(frozen):
+    model, (tokens, targets) = model_of(ARGS), batch(ARGS)
+    whole = gradients(model, NextTokenLoss(model)(tokens, targets))
+    getattr(model, frozen).requires_grad_(False)
+    found = gradients(model, NextTokenLoss(model)(tokens, targets))
+    assert found.keys() == {name for name in whole if not name.startswith(frozen)}
+    assert all(torch.equal(grad, whole[name]) for name, grad in found.items())
+
+
+class Largest(TorchDispatchMode):
+    """The number of elements of the largest tensor."""
+
+    numel = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **kwargs or {})
+        self.numel = max([self.numel, *(x.numel() for x in tree_leaves(out) if isinstance(x, torch.Tensor))])
+        return out
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_logits_never_exist_at_once(dtype, training):
+    model, (tokens, targets) = model_of(LARGE), batch(LARGE)
+    with Largest() as largest, torch.set_grad_enabled(training):
+        loss = NextTokenLoss(model, dtype)(tokens, targets)
+        if training:
+            loss.backward()
+    assert largest.numel == chunk_rows(LARGE.vocab_size) * LARGE.vocab_size < tokens.numel() * LARGE.vocab_size / 2
