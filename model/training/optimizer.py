@@ -73,7 +73,8 @@ def build_optimizers(
 
     ``dtype`` is that of Muon's products.
     """
-    hidden = [p for p in model.layers.parameters() if p.ndim == 2] if args.optimizer == "muon" else []
+    trained = [p for p in model.layers.parameters() if p.requires_grad]
+    hidden = [p for p in trained if p.ndim == 2] if args.optimizer == "muon" else []
     hidden_ids = {id(p) for p in hidden}
     rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
     groups = [

@@ -32,6 +32,8 @@ from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, append_metrics, truncate_metrics
 from .state import STATE, Progress, load_state, read_progress, save_state
 
+MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU
+
 
 class Trainer:
     """Trains ``model`` in place.
@@ -60,6 +62,8 @@ class Trainer:
         self.args = args
         self.directory = directory
         self.progress = saved or Progress()
+        if self.progress.eval_tokens != args.eval_tokens:  # the loss so far is that of another validation text
+            self.progress.eval_tokens, self.progress.best_val_loss = args.eval_tokens, None
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
@@ -153,6 +157,8 @@ class Trainer:
             mixed = np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
         rows = args.micro_batch_rows(ranks.world_size)
+        if self.device.type == "mps":  # gradients of larger micro-batches were wrong (pytorch 177116)
+            rows = min(rows, max(1, MPS_TOKENS // inputs.shape[1]))
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):

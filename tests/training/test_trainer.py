@@ -178,6 +178,28 @@ def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monk
     assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), after_step[3])
 
 
+def test_losses_of_other_numbers_of_validation_tokens_are_not_compared(tmp_path):
+    run = trainer(tmp_path, eval_tokens=8)
+    run.progress.best_val_loss = 1e-9  # better than any on more tokens, because these few are easy
+    for _ in run.steps():
+        pass
+    assert run.progress.best_val_loss == 1e-9
+    resumed = trainer(tmp_path, resume=True, max_steps=30, eval_tokens=99)
+    assert resumed.run().best_step == 30
+    assert same(weights(load_model(tmp_path)), weights(resumed.model))
+
+
+def test_a_run_with_frozen_matrices_resumes(tmp_path):
+    class Frozen(Transformer):
+        def __init__(self, args):
+            super().__init__(args)
+            for weight in self.layers.parameters():
+                weight.requires_grad_(weight.ndim < 2)
+
+    trainer(tmp_path, network=Frozen, max_steps=10).run()
+    assert trainer(tmp_path, network=Frozen, max_steps=12, resume=True).run().step == 12
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(tmp_path, bad):
     run = trainer(tmp_path, max_steps=50, eval_every=4)
