@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
 
-# Before torch is loaded, and inherited by the processes that tests start: one thread, CPU only.
-os.environ |= {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+# Before torch is loaded, and inherited by the processes that tests start: one thread.
+os.environ |= {"OMP_NUM_THREADS": "1"}
 os.environ.pop("PYTHONUNBUFFERED", None)  # processes buffer stdout as a user's do, and detect a full disk at exit
 
 import pytest
@@ -44,11 +44,21 @@ settings.register_profile("fuzz", max_examples=20_000, print_blob=True, **common
 settings.load_profile("test")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="cuda or mps: also compare this device with the CPU")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Without ``--device`` all machines have a CPU only, because ``auto`` would choose a GPU."""
+    if config.getoption("--device") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        # Cached like the real function, because torch.compile inspects the cache.
+        torch.backends.mps.is_available = cache(lambda: False)
+
+
 @pytest.fixture(scope="session", autouse=True)
-def _one_thread_and_no_mps() -> None:
+def _one_thread() -> None:
     torch.set_num_threads(1)
-    # `auto` would choose MPS on a Mac. Cached like the real function, because torch.compile inspects the cache.
-    torch.backends.mps.is_available = cache(lambda: False)
 
 
 @pytest.fixture(autouse=True)

@@ -172,3 +172,21 @@ def test_a_turn_of_a_conversation_waits_once_a_token(device):
         for _ in conversation.turn(line, 3 * ARGS.max_seq_len, []):
             assert device.waits == 1
             device.waits = 0
+
+
+@pytest.mark.parametrize("scheme", sorted(SCHEMES))
+def test_a_device_that_is_here_gives_the_losses_and_the_text_of_the_cpu(request, monkeypatch, scheme):
+    name = request.config.getoption("--device")
+    if name == "cpu":
+        pytest.skip("needs --device cuda or --device mps")
+    monkeypatch.undo()
+    results = []
+    for device in ("cpu", name):
+        torch.manual_seed(0)
+        model = build_scheme(ARGS, scheme).to(device)
+        run = Trainer(model, dataset(), TrainArgs(batch_size=8, max_steps=30, dtype="float32", device=device))
+        losses = [measured["train_loss"] for measured in run.steps()]
+        results.append(([*losses, run.validation_loss()], list(generate(model, [[1, 2, 3]], 5))))
+    (cpu_losses, cpu_text), (losses, text) = results
+    assert losses == pytest.approx(cpu_losses, abs=1e-3)
+    assert text == cpu_text
