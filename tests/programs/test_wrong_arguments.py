@@ -66,6 +66,7 @@ WRONG = [
     ("train.py text.txt --init_from run --tokenizer bpe", "tokenizer is bpe, which would train a new one, but run"),
     ("train.py --resume started --max_seq_len 4", "started cannot be resumed with max_seq_len 256 -> 4: leave it out"),
     ("train.py --resume started --tokenizer char", "tokenizer bpe -> char"),
+    ("train.py text.txt --fsdp --optimizer muon", "optimizer is muon, which needs whole matrices, but fsdp"),
     ("train.py --resume started --optimizer adamw", "optimizer muon -> adamw"),
     ("train.py --resume started --network a:B", "network None -> a:B"),
     ("train.py --resume started --init_from run", "init_from None -> run"),
