@@ -189,15 +189,25 @@ def test_losses_of_other_numbers_of_validation_tokens_are_not_compared(tmp_path)
     assert same(weights(load_model(tmp_path)), weights(resumed.model))
 
 
-def test_a_run_with_frozen_matrices_resumes(tmp_path):
-    class Frozen(Transformer):
-        def __init__(self, args):
-            super().__init__(args)
-            for weight in self.layers.parameters():
-                weight.requires_grad_(weight.ndim < 2)
+class Frozen(Transformer):
+    def __init__(self, args):
+        super().__init__(args)
+        for weight in self.layers.parameters():
+            weight.requires_grad_(weight.ndim < 2)
 
-    trainer(tmp_path, network=Frozen, max_steps=10).run()
-    assert trainer(tmp_path, network=Frozen, max_steps=12, resume=True).run().step == 12
+
+class Unused(Transformer):
+    def __init__(self, args):
+        super().__init__(args)
+        self.unused = torch.nn.Parameter(torch.ones(3))
+
+
+@pytest.mark.parametrize("network", [Frozen, Unused])
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_a_run_with_parameters_that_are_not_trained_resumes(tmp_path, network, optimizer):
+    settings = {"network": network, "optimizer": optimizer}
+    trainer(tmp_path, max_steps=10, **settings).run()
+    assert trainer(tmp_path, max_steps=12, resume=True, **settings).run().step == 12
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
