@@ -261,7 +261,7 @@ def new_cache(call: Caller) -> Callable[..., Any]:
 
 
 def takes_args(call: Caller) -> bool:
-    return sum(each.default is each.empty for each in parameters(call.function)) <= 2
+    return 0 < sum(each.default is each.empty for each in parameters(call.function)) <= 2
 
 
 # The search for a version with the reader's results.
