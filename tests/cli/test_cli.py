@@ -107,16 +107,16 @@ def test_an_unexpected_exception_keeps_its_traceback(error):
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess cannot be handled")
-def test_sigterm_leaves_no_temporary_file(tmp_path):
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path)}
+def test_sigterm_while_a_text_is_read_leaves_nothing(tmp_path):
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
     command = [sys.executable, ROOT / "train.py", "--data", "-", "--out_dir", tmp_path / "run"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as script:
-        while not list(tmp_path.rglob("ropewalk-stdin-*")):  # until it waits for text on stdin
+        while not (tmp_path / "run" / ".lock").exists():  # then it waits for text on stdin
             assert script.poll() is None
             time.sleep(0.05)
         script.send_signal(signal.SIGTERM)
         assert script.wait(60) == 128 + signal.SIGTERM
-    assert not list(tmp_path.rglob("ropewalk-stdin-*"))
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
 
 
 @pytest.mark.parametrize(

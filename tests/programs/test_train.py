@@ -224,7 +224,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     def run_out_of_memory(*_):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
 
-    monkeypatch.setattr("model.training.trainer.cross_entropy", run_out_of_memory)
+    monkeypatch.setattr("model.training.loss.NextTokenLoss.forward", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith(
