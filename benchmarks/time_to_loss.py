@@ -64,7 +64,7 @@ class GPT2(nn.Module):
 
     def step(self) -> None:
         started = time.perf_counter()
-        batch = self.dataset.batch(self.step_number, batch_size=12, context=64, seed=1337)
+        batch = self.dataset.batch(12 * self.step_number, batch_size=12, context=64, seed=1337)
         rate = PEAK_LR * (self.step_number + 1) / WARMUP_STEPS
         if self.step_number >= WARMUP_STEPS:
             decayed = (self.step_number - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)

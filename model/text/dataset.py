@@ -20,17 +20,18 @@ class Dataset:
     separators: tuple[int, ...] = ()  # the tokens between two documents, which stand for no text
 
     def batch(
-        self, step: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
+        self, seen: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> Batch:
-        """This rank's rows of the batch of ``step``: (B / world_size, T).
+        """This rank's rows of the batch after ``seen`` windows: (B / world_size, T).
 
-        Each window of the text is used once per epoch. The batch is a pure function of (seed, step), so resuming needs
-        no generator state, and the batch is the same for any number of ranks.
+        Each window of the text is used once per epoch, also if a run is resumed with another ``batch_size``. The batch
+        is a pure function of (seed, seen), so resuming needs no generator state, and the batch is the same for any
+        number of ranks.
         """
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
         rows = batch_size // world_size
-        first = step * batch_size + rank * rows
+        first = seen + rank * rows
         starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + rows)]
         return _windows(self.train, np.array(starts), context)
 

@@ -1,9 +1,9 @@
 """The training loop and one step: forward, loss, backward, clip, optimizer.
 
-A step depends on the weights, the optimizer state, the seed and the number of the step; with ``minutes`` its learning
+A step depends on the weights, the optimizer state, the seed and the steps before it; with ``minutes`` its learning
 rate depends on the elapsed time, too. So the state that ``--resume`` reads has the weights, the optimizer state, the
-step and the elapsed time. It needs no state of random generators, because batches and dropout are computed from the
-seed and the step. Steps after the saved one are taken again, and their lines in metrics.jsonl are replaced.
+steps and the elapsed time. It needs no state of random generators, because batches and dropout are computed from the
+seed and the steps. Steps after the saved one are taken again, and their lines in metrics.jsonl are replaced.
 """
 
 import math
@@ -142,19 +142,19 @@ class Trainer:
         The returned loss is that of this process's part of the batch.
         """
         args, ranks = self.args, self.ranks
-        step = self.progress.step
-        # The batch is a pure function of (seed, step), and each process takes its rows of it.
+        context = self.model.args.max_seq_len
+        # The batch is a pure function of the seed and of the windows seen before, and each process takes its rows of it.
         batch = self.dataset.batch(
-            step,
+            self.progress.tokens // context,
             batch_size=args.batch_size,
-            context=self.model.args.max_seq_len,
+            context=context,
             seed=args.seed,
             rank=ranks.rank,
             world_size=ranks.world_size,
         )
         inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
-            mixed = np.random.SeedSequence([args.seed, step, ranks.rank]).generate_state(1, np.uint64)
+            mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
         rows = args.micro_batch_rows(ranks.world_size)
         if self.device.type == "mps":  # gradients of larger micro-batches were wrong (pytorch 177116)

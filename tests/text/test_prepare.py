@@ -184,7 +184,7 @@ def random_dataset(train=1000, val=100):
     return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val)
 
 
-def test_a_batch_is_a_function_of_seed_and_step():
+def test_a_batch_is_a_function_of_the_seed_and_the_windows_before_it():
     data = random_dataset()
     options = {"batch_size": 6, "context": 16}
     inputs, targets = data.batch(7, seed=1, **options)
@@ -201,6 +201,14 @@ def test_a_batch_is_a_function_of_seed_and_step():
         assert np.array_equal(np.concatenate(shares), inputs)
     with pytest.raises(ValueError, match="6 cannot be shared by 4"):
         data.batch(7, seed=1, world_size=4, **options)
+
+
+def test_another_batch_size_skips_and_repeats_no_window():
+    data = random_dataset()
+    first = [data.batch(seen, batch_size=4, context=16, seed=1)[0] for seen in range(0, 24, 4)]
+    rest = [data.batch(seen, batch_size=6, context=16, seed=1)[0] for seen in range(24, 60, 6)]
+    starts = np.concatenate(first + rest)[:, 0].tolist()
+    assert len(set(starts)) == len(starts) == 60, "of the 61 of an epoch"
 
 
 def test_each_window_comes_once_per_epoch():
