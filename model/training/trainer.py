@@ -143,7 +143,7 @@ class Trainer:
         """
         args, ranks = self.args, self.ranks
         context = self.model.args.max_seq_len
-        # The batch is a pure function of the seed and of the windows seen before, and each process takes its rows of it.
+        # A pure function of the seed and the windows seen before. Each process takes its rows of it.
         batch = self.dataset.batch(
             self.progress.tokens // context,
             batch_size=args.batch_size,

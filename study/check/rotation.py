@@ -80,7 +80,7 @@ def property_findings(apply: Callable[..., Any]) -> list[Finding]:
     angles = torch.arange(T)[:, None] * 100.0 ** -(torch.arange(D // 2, dtype=torch.float64) / 4)
     xq, xk = (random(1, 1, 2, D, seed=seed).expand(1, T, 2, D).clone() for seed in (1, 2))
     q, k = plain(apply(xq.clone(), xk.clone(), unit(angles)))
-    scores = q[0, :, 0] @ k[0, :, 0].T
+    scores = q[0, :, 0] @ k[0, :, 0].mT
     properties = {
         "lengths are kept": close(q.norm(dim=-1), xq.norm(dim=-1)) and close(k.norm(dim=-1), xk.norm(dim=-1)),
         "position 0 is unchanged": close(q[:, 0], xq[:, 0]) and close(k[:, 0], xk[:, 0]),
