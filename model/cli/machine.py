@@ -87,7 +87,8 @@ def keep_freed_memory(below: int = 2**30) -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (TypeError, OSError, AttributeError):  # Windows, or a C library without mallopt
         return
-    # glibc before 2.36 refuses more than 32 MB. The other option alone would make it map every large block anew.
+    # glibc before 2.36 refuses a threshold above 32 MB. If it refuses both, the trim option is left alone, because
+    # setting it ends the adaptive threshold, and then every large block is mapped again in each step.
     if mallopt(M_MMAP_THRESHOLD, below) or mallopt(M_MMAP_THRESHOLD, 2**25):
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 

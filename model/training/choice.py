@@ -39,11 +39,11 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
 )
 TIMED = (0, 5)  # the models of LADDER that are timed: a small one, and one that is still quick on a slow machine
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
-# with the square root of the parameters (benchmarks/choice.py).
+# with the square root of the parameters (docs/scaling.md).
 TOKENS_PER_ROOT = 3000
 MAX_PASSES = 12  # over the text; more hardly lower the loss
 # In the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to a loss of
-# 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end (benchmarks/choice.py).
+# 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
 MAX_PARAMETERS_PER_TOKEN = 25
 FINE_TUNING_PASSES = 3  # on two small texts, 3 were better than 2 and 4
 # The tokens of a validation for each token of training before the next one. A token takes a third of the time that its
@@ -213,8 +213,8 @@ def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) ->
     """The tokens per second of training ``model``: of the fastest step, because other programs only slow steps down.
 
     Takes three steps or more for a third of a second; after 1.5 seconds two steps are enough. A step has as many tokens
-    as cost about TIMED_OPERATIONS, so that a large model is timed in seconds. One process is
-    timed, with its share of the batch, and the others are assumed to be as fast; the result is the speed of all.
+    as cost about TIMED_OPERATIONS, so that a large model is timed in seconds. One process is timed, and the others are
+    assumed to be as fast; the result is the speed of all.
     """
     device = local_device(run.train.device, ranks)
     tokens = min(2048, max(64, int(TIMED_OPERATIONS / (6 * multiplications(model)))))

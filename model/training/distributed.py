@@ -29,7 +29,7 @@ from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # importing it takes 0.4 seconds, which one process need not wait for
     from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")

@@ -182,7 +182,7 @@ def test_the_quota_of_a_container_limits_the_cores(monkeypatch, quota, cores):
 
 
 def test_freed_memory_is_kept_with_what_the_c_library_allows(monkeypatch):
-    """Keeping it without mapping fewer blocks would be worse than nothing: every large block would be mapped anew."""
+    """Setting only the trim option would be slower than setting none: it ends glibc's adaptive threshold."""
 
     def options(largest_threshold: int) -> dict[int, int]:
         accepted = {}
