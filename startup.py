@@ -13,7 +13,7 @@ all while all are. A compiled token of the 15M network on two cores, in ms, with
     Zen 4, beside two                                                  2.9*
 
 Beside one loop threads that sleep would be faster, but when the loop ends, they would be more than twice as slow.
-Variables that the user has set are kept. benchmarks/busy.py measures all of this.
+Variables that the user has set are kept.
 
 Only how threads wait depends on the load of the machine. The number of threads does not, because it changes the last
 bits of a product, and the same command and seed must always give the same text and the same weights.

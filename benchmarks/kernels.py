@@ -2,7 +2,6 @@
 
     python benchmarks/kernels.py                        a minute or two
     python benchmarks/kernels.py --only attention --dtypes bfloat16
-    python benchmarks/kernels.py --constants            the constants of model/kernels.py, with several values
 
 Products are given in GB/s of weights, for more weights than fit into a cache, and compared with the speed of a sum over
 as many bytes. Attention is given in milliseconds. Kernels take turns, and the fastest of several rounds counts. A star
@@ -11,18 +10,16 @@ marks the chosen kernel. The last lines list the cases in which another one was 
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.generate import bandwidth
+from benchmarks.timing import machine, seconds
 from model import kernels
 from model.decoding import network
 from model.weights import int8
@@ -70,11 +67,9 @@ def best_times(runs: dict[str, Run], rounds: int) -> dict[str, float]:
     best = dict.fromkeys(runs, float("inf"))
     for number in range(rounds + 1):
         for name, run in runs.items():
-            started = time.perf_counter()
-            run()
-            seconds = time.perf_counter() - started
+            time = seconds(run)
             if number > 0:
-                best[name] = min(best[name], seconds)
+                best[name] = min(best[name], time)
     return best
 
 
@@ -190,58 +185,16 @@ def time_attention(dtype: torch.dtype, rounds: int, report: Report) -> None:
             report.row(name + ", compiled" * compiled, times, chosen, lambda seconds: f"{1e3 * seconds:.3g}")
 
 
-@torch.no_grad()
-def time_constants(rounds: int) -> None:
-    """Time the constants of kernels.py with several values, one line each."""
-    weights = [(torch.randn(32000, 288),) for _ in range(8)]
-    x = torch.randn(1, 1, 288)
-    print("\nSLICES, ms for one float32 row x 32000 x 288")
-    for value in (1, 2, 4, 8, 16, 32):
-        kernels.SLICES = value
-        seconds = best_times({"slices": partial(multiply_all, kernels.linear_in_slices, x, weights)}, rounds)["slices"]
-        print(f"| {value} | {1e3 * seconds / len(weights):.2f} |", flush=True)
-    kernels.SLICES = 8
-    print("\nMAX_SLICED_ROWS, ms for float32 rows x 5632 x 2048, slices / F.linear")
-    weight = torch.randn(5632, 2048)
-    for rows in (16, 64, 128, 256, 512):
-        x = torch.randn(rows, 1, 2048)
-        runs: dict[str, Run] = {
-            "slices": partial(kernels.linear_in_slices, x, weight),
-            "F.linear": partial(F.linear, x, weight),
-        }
-        times = best_times(runs, rounds).values()
-        print(f"| {rows} | " + " | ".join(f"{1e3 * seconds:.2f}" for seconds in times) + " |")
-    print("\nQUERY_BLOCK, ms for a bfloat16 prompt of 512, 32 / 4 heads of 64, blockwise")
-    runs, _ = attention_runs(ATTENTION["prompt of 512, 32 / 4 heads of 64"], torch.bfloat16)
-    for value in (32, 64, 128, 256, 512):
-        kernels.QUERY_BLOCK = value
-        print(f"| {value} | {1e3 * best_times(runs, rounds)['blockwise']:.2f} |", flush=True)
-    kernels.QUERY_BLOCK = 128
-    print("\nMAX_KEPT_KEYS, ms forward and backward in bfloat16, 4,096 tokens, 8 heads of 32, blockwise / fused")
-    with torch.enable_grad():
-        for length in (128, 256, 512, 1024):
-            case = AttentionCase(4096 // length, 8, 8, length, length, 32, training=True)
-            runs, _ = attention_runs(case, torch.bfloat16)
-            times = best_times(runs, rounds).values()
-            print(f"| {length} | " + " | ".join(f"{1e3 * seconds:.1f}" for seconds in times) + " |")
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", choices=("products", "int8", "attention"))
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--constants", action="store_true", help="time only the constants, with several values")
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
-    name = torch.cpu.get_capabilities().get("cpu_name", "")
-    print(f"{name}, {kernels.CPU}, {options.threads} threads, torch {torch.__version__}")
-    if options.constants:
-        time_constants(options.rounds)
-        return
+    print(machine())
     report = Report()
-    print(f"memory reads {bandwidth(torch.device('cpu'), 2 * options.rounds) / 1e9:.1f} GB/s")
     for dtype_name in options.dtypes:
         dtype = DTYPES[dtype_name]
         if options.only in (None, "products"):

@@ -1,36 +1,93 @@
 #!/usr/bin/env python3
-"""Compare the training speed of this network and of transformers' LlamaForCausalLM, with the same sizes and data.
+"""Compare training with transformers: the time of a step with its Llama, and the loss over time with its GPT-2.
 
-    python benchmarks/train.py [--rounds 7] [--compile]
+    python benchmarks/train.py [--turns 7] [--compile]
+    python benchmarks/train.py --race tinyshakespeare.txt [--config configs/shakespeare_fast.toml]
 
-Each round takes one optimizer step of every contender in turn, so that other load slows all of them down. Prints the
-medians, their ratio to transformers, and the fraction of the matrix product rate measured on this machine.
+Without --race, each contender takes an optimizer step in turn. With it, both train to the end on the text, a step each
+in turn. GPT-2 has the settings of nanoGPT's CPU run: 4 layers, 4 heads, width 128, context 64, batch size 12, 2,000
+steps, AdamW at 1e-3 with a cosine decay to 1e-4. Losses are nats per character of all validation text, and the time for
+validation is not counted.
 """
 
 import argparse
-import statistics
+import math
 import sys
-import time
+import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+import startup  # noqa: F401, I001  must come before torch
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
+from benchmarks.timing import Measurement, alternate, machine, seconds
 from model import ModelArgs, Transformer
-from model.cli.machine import keep_freed_memory, pick_device, pick_dtype
-from model.training.config import TrainArgs
+from model.cli import instances, read_toml
+from model.cli.machine import keep_freed_memory, pick_dtype
+from model.text.dataset import Dataset
+from model.text.prepare import load_dataset, tokenize
+from model.text.sources import open_documents
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.training.config import DataArgs, TrainArgs
+from model.training.evaluation import validation_loss
 from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
+from model.training.trainer import Trainer
 
+CPU = torch.device("cpu")
 ROWS, CONTEXT = 16, 256
 ARGS = ModelArgs(dim=256, n_layers=6, n_heads=8, vocab_size=2048, max_seq_len=CONTEXT)
+NANOGPT = ROOT / "configs" / "shakespeare_char.toml"
+TARGET = 1.8857  # nats per character at the end of nanoGPT's CPU run
+STEPS, WARMUP_STEPS, PEAK_LR, MIN_LR = 2000, 100, 1e-3, 1e-4
 
 
-def transformers_llama(device: torch.device) -> nn.Module:
+def step_seconds(turns: int, compile: bool = False) -> dict[str, float]:
+    """Median seconds of a step of each contender."""
+    dtype = pick_dtype("auto", CPU)
+    tokens = torch.randint(ARGS.vocab_size, (ROWS, CONTEXT + 1))
+    contenders: dict[str, Measurement] = {}
+
+    def enter(name: str, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], optimizers: list) -> None:
+        contenders[name] = partial(seconds, partial(step, model, loss, optimizers, dtype, tokens))
+
+    theirs = transformers_llama()
+    enter("transformers, AdamW", theirs, partial(transformers_loss, theirs), [fused_adamw(theirs)])
+    for optimizer in ("adamw", "muon"):
+        ours = Transformer(ARGS)
+        optimizers = build_optimizers(ours, TrainArgs(optimizer=optimizer), dtype)
+        enter(f"ropewalk, {optimizer}", ours, NextTokenLoss(ours, dtype), optimizers)
+    if compile:
+        ours = Transformer(ARGS)
+        loss = torch.compile(NextTokenLoss(ours, dtype))
+        enter("ropewalk compiled, adamw", ours, loss, build_optimizers(ours, TrainArgs(optimizer="adamw"), dtype))
+    return alternate(contenders, turns)
+
+
+def step(
+    model: nn.Module,
+    summed_loss: Callable[[Tensor, Tensor], Tensor],
+    optimizers: list[torch.optim.Optimizer],
+    dtype: torch.dtype,
+    tokens: Tensor,
+) -> None:
+    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+        loss = summed_loss(tokens[:, :-1], tokens[:, 1:]) / (ROWS * CONTEXT)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    for optimizer in optimizers:
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+
+
+def transformers_llama() -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
@@ -43,103 +100,144 @@ def transformers_llama(device: torch.device) -> nn.Module:
         use_cache=False,
         attn_implementation="sdpa",
     )
-    return LlamaForCausalLM(config).to(device).train()
+    return LlamaForCausalLM(config).train()
 
 
-def stepper(
-    summed_loss: Callable[[Tensor, Tensor], Tensor], model: nn.Module, optimizers: list, autocast: torch.autocast
-) -> Callable[[Tensor, Tensor], None]:
-    def step(x: Tensor, y: Tensor) -> None:
-        with autocast:
-            loss = summed_loss(x, y) / y.numel()
-        loss.backward()
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        if x.is_cuda:
-            torch.cuda.synchronize()
-
-    return step
+def transformers_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
+    return F.cross_entropy(model(tokens).logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
 
 
-def matmul_rate(device: torch.device, dtype: torch.dtype) -> float:
-    """FLOP/s of the most frequent kind of product in a step: (tokens, dim) by (dim, hidden_dim)."""
-    a = torch.randn(ROWS * CONTEXT, ARGS.dim, device=device, dtype=dtype)
-    b = torch.randn(ARGS.dim, ARGS.hidden_dim, device=device, dtype=dtype)
-    seconds = []
-    for _ in range(15):
-        started = time.perf_counter()
-        a @ b
-        if a.is_cuda:
-            torch.cuda.synchronize()
-        seconds.append(time.perf_counter() - started)
-    return 2 * a.numel() * b.shape[1] / statistics.median(seconds)
+def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
-def flops_per_token(model: Transformer) -> float:
-    """Forward and backward: 6 per matrix weight, and 12 L H D T / 2 for causal attention."""
-    weights = sum(p.numel() for p in model.parameters() if p.ndim == 2) - model.tok_embeddings.weight.numel()
-    return 6 * weights + 6 * ARGS.n_layers * ARGS.n_heads * ARGS.head_dim * CONTEXT
+def product_seconds(turns: int) -> float:
+    """Median seconds of the matrix products of a step, forward and backward, without everything around them."""
+    dtype = pick_dtype("auto", CPU)
+    weights = [p for name, p in Transformer(ARGS).named_parameters() if p.ndim == 2 and "embeddings" not in name]
+    products = []
+    for weight in (weight.detach().to(dtype) for weight in weights):
+        x, grad = (torch.randn(ROWS * CONTEXT, size, dtype=dtype) for size in (weight.shape[1], weight.shape[0]))
+        products += [(x, weight.T), (grad, weight), (grad.T, x)]
+
+    def multiply_all() -> None:
+        for a, b in products:
+            a @ b
+
+    return alternate({"products": partial(seconds, multiply_all)}, turns)["products"]
 
 
-def step_seconds(device: torch.device, dtype: torch.dtype, rounds: int, compile: bool = False) -> dict[str, float]:
-    """Median seconds of a step of each contender."""
-    autocast = torch.autocast(device.type, torch.bfloat16, enabled=dtype == torch.bfloat16)
-    keep_freed_memory()  # as in train.py; it makes transformers faster, too
+class GPT2(nn.Module):
+    """GPT-2 in nanoGPT's CPU setting, and the seconds that its steps have taken."""
 
-    torch.manual_seed(0)
-    ours, with_muon, compiled = (Transformer(ARGS).to(device) for _ in range(3))
-    theirs = transformers_llama(device)
-    adamw = TrainArgs(optimizer="adamw")
+    def __init__(self, vocab_size: int, dataset: Dataset) -> None:
+        super().__init__()
+        from transformers import GPT2Config, GPT2LMHeadModel
 
-    def fused_adamw(model: nn.Module) -> list[torch.optim.Optimizer]:
-        return [torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)]
+        sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
+        dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+        self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
+        matrices = [p for p in self.parameters() if p.ndim >= 2]
+        vectors = [p for p in self.parameters() if p.ndim < 2]
+        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
+        self.optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.99), fused=True)
+        self.dataset = dataset
+        self.steps_taken = 0
+        self.seconds = 0.0
+        self.train()
 
-    def their_loss(tokens: Tensor, targets: Tensor) -> Tensor:
-        return F.cross_entropy(theirs(tokens).logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.gpt2(tokens, use_cache=False).logits
 
-    contenders = {
-        "transformers, AdamW": stepper(their_loss, theirs, fused_adamw(theirs), autocast),
-        "ropewalk, AdamW": stepper(NextTokenLoss(ours, dtype), ours, build_optimizers(ours, adamw), autocast),
-        "ropewalk, Muon": stepper(
-            NextTokenLoss(with_muon, dtype), with_muon, build_optimizers(with_muon, TrainArgs(), dtype), autocast
-        ),
-    }
-    if compile:
-        contenders["ropewalk compiled, AdamW"] = stepper(
-            torch.compile(NextTokenLoss(compiled, dtype)), compiled, build_optimizers(compiled, adamw), autocast
-        )
-    tokens = torch.randint(0, ARGS.vocab_size, (ROWS, CONTEXT + 1), device=device)
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for round_number in range(rounds + 2):
-        for name, step in contenders.items():
-            started = time.perf_counter()
-            step(tokens[:, :-1], tokens[:, 1:])
-            if round_number >= 2:
-                seconds[name].append(time.perf_counter() - started)
-    return {name: statistics.median(measured) for name, measured in seconds.items()}
+    def step(self) -> None:
+        batch = self.dataset.batch(12 * self.steps_taken, batch_size=12, context=64, seed=1337)
+        rate = PEAK_LR * (self.steps_taken + 1) / WARMUP_STEPS
+        if self.steps_taken >= WARMUP_STEPS:
+            decayed = (self.steps_taken - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
+            rate = MIN_LR + 0.5 * (1 + math.cos(math.pi * decayed)) * (PEAK_LR - MIN_LR)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        inputs, targets = (torch.from_numpy(part) for part in batch)
+        (NextTokenLoss(self)(inputs, targets) / targets.numel()).backward()
+        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self.steps_taken += 1
+
+
+Curve = list[tuple[int, float, float]]  # of each validation: the step, the seconds of training, and the loss
+
+
+def race(data: str, config: Path, optimizer: str) -> dict[str, Curve]:
+    """Train this network with the settings of the file, and GPT-2; print and return the validations of both.
+
+    ``adamw`` has GPT-2's peak learning rate here.
+    """
+    curves: dict[str, Curve] = {"ropewalk": [], "GPT-2": []}
+    with tempfile.TemporaryDirectory() as temporary:
+        scratch = Path(temporary)
+        train_tokenizer((text for text, _ in open_documents([data])), scratch / "tokenizer.model", "char", 1024)
+        tokenizer = SentencePieceTokenizer(scratch / "tokenizer.model")
+        tokenize(scratch, open_documents([data]), tokenizer)
+        dataset = load_dataset(scratch)
+        settings = read_toml(config, DataArgs, ModelArgs, TrainArgs) | {"vocab_size": tokenizer.vocab_size}
+        if optimizer == "adamw":
+            settings |= {"optimizer": "adamw", "lr": PEAK_LR}
+        _, args, train = instances(settings, DataArgs, ModelArgs, TrainArgs)
+        torch.manual_seed(1337)
+        gpt2 = GPT2(tokenizer.vocab_size, dataset)
+        trainer = Trainer(Transformer(args), dataset, train, scratch)
+
+        def note(name: str, step: int, time: float, loss: float) -> None:
+            curves[name].append((step, time, loss))
+            print(f"{name:8}  step {step:5} {time:7.1f} s  {loss:.4f}", file=sys.stderr, flush=True)
+
+        def gpt2_step() -> None:
+            gpt2.seconds += seconds(gpt2.step)
+            if gpt2.steps_taken % 100 == 0:
+                loss = validation_loss(NextTokenLoss(gpt2), dataset, TrainArgs(batch_size=64), 64, trainer.ranks)
+                note("GPT-2", gpt2.steps_taken, gpt2.seconds, loss)
+
+        for measured in trainer.steps():
+            if "val_loss" in measured:
+                note("ropewalk", trainer.progress.step, trainer.progress.train_seconds, measured["val_loss"])
+            if gpt2.steps_taken < STEPS:
+                gpt2_step()
+        while gpt2.steps_taken < STEPS:
+            gpt2_step()
+    return curves
+
+
+def seconds_to(target: float, curve: Curve) -> float:
+    return min((time for _, time, loss in curve if loss <= target), default=math.inf)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--turns", type=int, default=7)
     parser.add_argument("--compile", action="store_true", help="also time the compiled network (takes a minute more)")
-    parser.add_argument("--device", default="auto")
-    parser.add_argument("--dtype", default="auto", choices=["auto", "float32", "bfloat16"])
+    parser.add_argument("--race", metavar="TEXT", help="train to the end beside GPT-2")
+    parser.add_argument("--config", type=Path, default=NANOGPT, help="our settings in the race")
+    parser.add_argument(
+        "--optimizer", choices=("adamw", "muon"), default="muon", help="ours in the race; adamw has GPT-2's rate"
+    )
     flags = parser.parse_args()
-    device = pick_device(flags.device)
-    dtype = pick_dtype(flags.dtype, device)
-    seconds = step_seconds(device, dtype, flags.rounds, flags.compile)
-    rate = matmul_rate(device, dtype)
-    operations = flops_per_token(Transformer(ARGS))
-    base = seconds["transformers, AdamW"]
-    print(f"{device}, {dtype}, {torch.get_num_threads()} threads, {ROWS} x {CONTEXT} tokens, {rate / 1e9:.0f} GFLOP/s")
-    print(f"{'':26}{'ms/step':>9}{'tokens/s':>10}{'ratio':>7}{'of matmul rate':>16}")
-    for name, median in seconds.items():
-        speed = ROWS * CONTEXT / median
-        fraction = speed * operations / rate
-        print(f"{name:26}{median * 1e3:9.0f}{speed:10,.0f}{base / median:7.2f}{fraction:15.0%}")
+    keep_freed_memory()  # as in train.py; it makes transformers faster, too
+    print(machine())
+    if flags.race:
+        for name, curve in race(flags.race, flags.config, flags.optimizer).items():
+            steps, total, loss = curve[-1]
+            print(
+                f"{name}: {seconds_to(TARGET, curve):.1f} s to {TARGET}; {loss:.4f} after {steps} steps, {total:.1f} s"
+            )
+        return
+    times = step_seconds(flags.turns, flags.compile)
+    products = product_seconds(flags.turns)
+    print(f"{ROWS} x {CONTEXT} tokens; its matrix products take {1e3 * products:.0f} ms")
+    print("| | ms a step | times as fast as transformers | times its products |\n|---|---|---|---|")
+    for name, time in times.items():
+        ratio = times["transformers, AdamW"] / time
+        print(f"| {name} | {1e3 * time:.0f} | {ratio:.2f} | {time / products:.2f} |")
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from .. import kernels
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU = torch.device("cpu")
-MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step; benchmarks/busy.py measures it
+MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 

@@ -255,7 +255,7 @@ def test_refreshing_matches_changed_lines_and_keeps_omissions():
 def refresh(page: Path, pictures: bool) -> None:
     """Write the present outputs and quoted lines into a page. Lines added inside a quote must be copied by hand.
 
-    The same run prints a table and draws its picture. ``benchmarks/walk.py --record`` draws those of trained models.
+    The same run prints a table and draws its picture. What needs a trained model is recorded in benchmarks/ by hand.
     """
     text = page.read_text(encoding="utf-8")
     first = [command for command, _ in first_of_each_topic(page)]
