@@ -10,12 +10,13 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
 import numpy as np
+import torch
 from tqdm import tqdm
 
 from model.cli import (
@@ -28,16 +29,20 @@ from model.cli import (
     run_script,
 )
 from model.cli.machine import pick_device, pick_dtype
+from model.decoding.chat import open_chat
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range
-from model.text.dataset import Dataset
+from model.text.dataset import UNCOUNTED, Dataset
 from model.text.prepare import load_dataset, load_tokens, surrounding_tokens
 from model.text.separators import recognize
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
+from model.training.conversations import Example, examples
+from model.training.loss import NextTokenLoss
 from model.training.run_text import read_run_data_args
+from model.transformer import Transformer
 from model.weights import Checkpoint
 
 
@@ -76,18 +81,21 @@ def main() -> None:
     run_data = read_run_data_args(checkpoint.path)  # None if the model is not a run
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     if options.data:
-        documents = given_text(checkpoint, options, run_data, tokenizer)
+        text = given_text(checkpoint, options, run_data, tokenizer)
     else:
-        documents = validation_text(checkpoint, run_data, tokenizer)
+        text = validation_text(checkpoint, run_data, tokenizer)
 
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
         model = load_network(checkpoint, options, device, dtype)
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
-            scores = score_documents(model, documents, options.stride, options.batch_size, bar.update)
+            if isinstance(text, Conversations):
+                scores = score_conversations(model, text, bar.update)
+            else:
+                scores = score_documents(model, text, options.stride, options.batch_size, bar.update)
     if not scores:
-        text = ", ".join(options.data) or "the validation text"
-        raise ValueError(f"{text}: no document has a token to predict: give more text")
+        name = ", ".join(options.data) or "the validation text"
+        raise ValueError(f"{name}: no document has a token to predict: give more text")
     if options.json:
         print_json(scores)
     else:
@@ -102,11 +110,25 @@ def parse_flags() -> tuple[argparse.Namespace, Options]:
     return flags, Options(**read_flags(flags, Options))
 
 
+@dataclass
+class Conversations:
+    """Conversations, of which only the tokens that the assistant has to write are scored."""
+
+    examples: Iterable[Example]
+
+    def __iter__(self) -> Iterator[Example]:
+        yield from self.examples
+
+
 def given_text(
     checkpoint: Checkpoint, options: Options, run_data: DataArgs | None, tokenizer: Tokenizer
-) -> Iterator[Document]:
+) -> Iterator[Document] | Conversations:
     """The text of --data. The separator is that of the flag, else of the run, else recognized."""
     source = open_documents(options.data, options.text_key, None, options.glob)
+    if source.has_conversations():
+        chat = open_chat(checkpoint.path, tokenizer)
+        row = checkpoint.args.max_seq_len + 1
+        return Conversations(each for _, messages in source.conversations() for each in examples(chat, messages, row))
     separator = options.doc_separator
     if separator is None and run_data:
         separator = run_data.doc_separator
@@ -123,7 +145,9 @@ def given_text(
     return encoded_documents(replace(source, separator=separator or None), tokenizer)
 
 
-def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer: Tokenizer) -> Iterator[Document]:
+def validation_text(
+    checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer: Tokenizer
+) -> Iterator[Document] | Conversations:
     """The validation text of the run in the model's directory. Raises ValueError if the model is not a run."""
     if run_data is None:
         raise ValueError(
@@ -137,7 +161,29 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer
     share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
     text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
+    if dataset.row and dataset.val_counted is not None:
+        rows = zip(dataset.val.reshape(-1, dataset.row), dataset.val_counted.reshape(-1, dataset.row))
+        sizes = itertools.chain([dataset.val_bytes], itertools.repeat(0))
+        return Conversations(Example(ids.tolist(), counted.tolist(), size) for (ids, counted), size in zip(rows, sizes))
     return validation_documents(dataset, tokenizer)
+
+
+@torch.no_grad()
+def score_conversations(
+    model: Transformer, conversations: Conversations, on_batch: Callable[[int], object]
+) -> list[Score]:
+    """The score of each conversation, one at a time."""
+    weight = model.norm.weight
+    loss = NextTokenLoss(model, weight.dtype)
+    scores = []
+    for example in conversations:
+        tokens = torch.tensor(example.tokens, device=weight.device)  # (T + 1,)
+        counted = torch.tensor(example.counted, device=weight.device)
+        targets = tokens.where(counted, UNCOUNTED)
+        nats = loss(tokens[None, :-1], targets[None, 1:]).item()
+        scores.append(Score(nats, sum(example.counted), example.bytes))
+        on_batch(scores[-1].tokens)
+    return scores
 
 
 PART = 100_000  # tokens read at a time

@@ -30,7 +30,7 @@ def dataset(tokens: int = 600) -> Dataset:
     """Tokens that nearly always increase by 3 modulo the vocabulary, which a model learns in a few steps."""
     steps = np.where(np.arange(tokens) % 7, 3, 4)
     ids = (np.cumsum(steps) % ARGS.vocab_size).astype(np.uint16)
-    return Dataset(ids[:-100], ids[-100:], val_bytes=99)
+    return Dataset(ids[:-100], ids[-100:], val_bytes=99, val_tokens=99)
 
 
 def trainer(

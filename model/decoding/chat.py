@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..text.hf_tokenizer import read_settings
+from ..text.readers import Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
@@ -21,8 +22,6 @@ START, END = "\ufdd0", "\ufdd1"
 MARK = re.compile(f"[{START}{END}]")
 # The second alternative matches a mark alone. Only the template can have written one.
 MARKED = re.compile(f"{START}([^{START}{END}]+){END}|{MARK.pattern}")
-
-Message = dict[str, str]  # role (system, user or assistant) and content
 
 
 class Chat:
@@ -59,11 +58,14 @@ class Chat:
         names = [name for name in self.control_ids if after.lstrip().startswith(name)]
         return self.control_ids[max(names, key=len)] if before and names else None
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
-        """The tokens of the whole conversation, including the system message, up to where the answer begins."""
-        return self._encode(self._render(messages))
+    def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
+        """The tokens of the whole conversation, including the system message.
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        With ``add_generation_prompt`` up to where the next answer begins.
+        """
+        return self._encode(self._render(messages, add_generation_prompt))
+
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
         marked = [message | {"content": self._marked(message)} for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(

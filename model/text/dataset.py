@@ -6,18 +6,28 @@ from functools import lru_cache
 
 import numpy as np
 
-Batch = tuple[np.ndarray, np.ndarray]  # inputs and targets, int64 (B, T); a target is the token after its input
+# Inputs and targets, int64 (B, T). A target is the token after its input, or UNCOUNTED if the loss does not count it.
+Batch = tuple[np.ndarray, np.ndarray]
+UNCOUNTED = -100  # PyTorch's losses ignore it
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The token ids of the training and the validation text, memory-mapped."""
+    """The token ids of the training and the validation text, memory-mapped.
+
+    Texts are cut into adjacent windows. Conversations are not cut: they lie in rows of ``row`` tokens, each of which is
+    a window, and the loss counts only some of their tokens.
+    """
 
     train: np.ndarray  # uint16 or uint32, (N,)
     val: np.ndarray
-    val_bytes: int  # length in UTF-8 of what val[1:] encodes, for bits per byte
+    val_bytes: int  # length in UTF-8 of the text that the targets of the validation stand for
+    val_tokens: int  # the targets of the validation that count
     documents: int = 1  # in both
     separators: tuple[int, ...] = ()  # the tokens between two documents, which stand for no text
+    row: int | None = None
+    train_counted: np.ndarray | None = None  # of conversations: whether the loss counts a token, bool (N,)
+    val_counted: np.ndarray | None = None
 
     def batch(
         self, seen: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
@@ -32,37 +42,58 @@ class Dataset:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
         rows = batch_size // world_size
         first = seen + rank * rows
-        starts = [window_start(row, len(self.train), context, seed) for row in range(first, first + rows)]
-        return _windows(self.train, np.array(starts), context)
+        return _windows(self.train, self._starts(first, rows, context, seed), context, self.train_counted)
+
+    def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
+        """The targets of the whole batch, of all ranks, that the loss counts."""
+        if self.train_counted is None:
+            return batch_size * context
+        starts = self._starts(seen, batch_size, context, seed)
+        return int(self.train_counted[starts[:, None] + np.arange(1, context + 1)].sum())
+
+    def _starts(self, first: int, rows: int, context: int, seed: int) -> np.ndarray:
+        numbers = range(first, first + rows)
+        return np.array([window_start(number, len(self.train), context, seed, self.row) for number in numbers])
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """Adjacent windows over the validation text: each token after the first is a target exactly once.
+
+        Separators between documents do not count, because they stand for no text.
 
         The last batch of full windows may have fewer rows. A shorter window at the end is a separate batch.
         If the full windows have more than ``max_tokens`` tokens, only some of them are used: as many as ``max_tokens``
         allows, at least one, spread evenly over the text.
         """
-        count, remainder = divmod(len(self.val) - 1, context)
-        starts = np.arange(count) * context
+        count, remainder = (len(self.val) // self.row, 0) if self.row else divmod(len(self.val) - 1, context)
+        starts = np.arange(count) * (self.row or context)
         if max_tokens is not None and max_tokens < count * context:
             chosen = max(1, max_tokens // context)
             starts = starts[np.arange(chosen) * count // chosen]
             remainder = 0
         for row in range(0, len(starts), batch_size):
-            yield _windows(self.val, starts[row : row + batch_size], context)
+            yield self._val_windows(starts[row : row + batch_size], context)
         if remainder:
-            yield _windows(self.val, np.array([count * context]), remainder)
+            yield self._val_windows(np.array([count * context]), remainder)
+
+    def _val_windows(self, starts: np.ndarray, length: int) -> Batch:
+        inputs, targets = _windows(self.val, starts, length, self.val_counted)
+        return inputs, np.where(np.isin(targets, self.separators), UNCOUNTED, targets)
 
 
-def window_start(row: int, tokens: int, context: int, seed: int) -> int:
-    """The index of the first token of the ``row``-th window of a run, in a text of ``tokens`` tokens.
+def window_start(number: int, tokens: int, context: int, seed: int, row: int | None = None) -> int:
+    """The index of the first token of a window, which is the ``number``-th of a run on ``tokens`` tokens.
 
     Each epoch cuts the text into adjacent windows in random order. The offset of the first window changes from epoch
-    to epoch, so that no token is always the first of its window.
+    to epoch, so that no token is always the first of its window. If the tokens lie in rows of ``row`` tokens, each
+    window begins with a row.
     """
     windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
-    epoch, index = divmod(row, windows)
+    if row:
+        windows = tokens // row
+    epoch, index = divmod(number, windows)
     order, random = _shuffled(windows, seed, epoch)
+    if row:
+        return int(order[index]) * row
     return int(order[index]) * context + random % (tokens - windows * context)
 
 
@@ -76,6 +107,8 @@ def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
     return np.argsort(raw[1:], kind="stable"), int(raw[0])
 
 
-def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
-    rows = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
-    return rows[:, :-1], rows[:, 1:]
+def _windows(tokens: np.ndarray, starts: np.ndarray, length: int, counted: np.ndarray | None) -> Batch:
+    places = starts[:, None] + np.arange(length + 1)  # (B, T + 1)
+    rows = tokens[places].astype(np.int64)
+    inputs, targets = rows[:, :-1], rows[:, 1:]
+    return inputs, targets if counted is None else np.where(counted[places[:, 1:]], targets, UNCOUNTED)

@@ -34,10 +34,12 @@ class Tokens:
     train: int  # number of tokens of the training text, the first ones
     val: int  # index of the first token of the validation text, which is the last of the training text in some splits
     total: int
-    val_bytes: int  # length in UTF-8 of the validation text after its first token
+    val_bytes: int  # length in UTF-8 of what the targets of the validation stand for
+    val_tokens: int  # these targets
     documents: int
-    separators: tuple[int, ...]  # the tokens between two documents
     files: tuple[str, ...]  # the paths of the training text
+    separators: tuple[int, ...] = ()  # the tokens between two documents
+    row: int | None = None  # of conversations: the tokens of a row; with each lies whether the loss counts it
     made_from: str | None = None  # identifies the files, their state, and the way they are read
 
 
@@ -93,6 +95,7 @@ def tokenize(
                     put(ids)
                     length = len(text.encode())
                     counts.size += length
+                    counts.text_tokens += len(ids) - (len(start) if starts_document else 0)
                     bar.update(length)
                 if counts.begins[-1] == len(counts.tokens):
                     raise ValueError("the sources hold no text: give a source with text")
@@ -105,7 +108,7 @@ def tokenize(
     for source, state in zip(sources, before):
         check_unchanged(source, state)
     chunk = counts.begins[1] if val_documents else counts.nearest(1 - val_fraction)
-    train, size, begins_document = counts.place(chunk)
+    train, size, text_tokens, begins_document = counts.place(chunk)
     tokens = Tokens(
         dtype=str(dtype),
         train=train,
@@ -114,26 +117,28 @@ def tokenize(
         val=train if begins_document and start else train - 1,
         total=counts.total,
         val_bytes=counts.size - size,
+        val_tokens=counts.text_tokens - text_tokens,
         documents=sum(counts.starts),
-        separators=(*start[:1], *end),
         files=tuple(os.path.realpath(path) for path in documents.paths()),
+        separators=(*start[:1], *end),
         made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))
 
 
 class Counts:
-    """For each chunk how many tokens and bytes are before it, and whether it begins a document."""
+    """For each chunk how many tokens, bytes and tokens of text are before it, and whether it begins a document."""
 
     def __init__(self) -> None:
-        self.tokens, self.sizes, self.starts = array("q"), array("q"), array("b")
+        self.tokens, self.sizes, self.texts, self.starts = array("q"), array("q"), array("q"), array("b")
         self.begins: list[int] = []  # the number of chunks before each source
-        self.total = self.size = 0  # so far, tokens and bytes
+        self.total = self.size = self.text_tokens = 0  # so far: tokens, bytes, and tokens that are no separators
         self.is_inside = False  # whether a document has begun and not ended
 
     def add(self, starts_document: bool) -> None:
         self.tokens.append(self.total)
         self.sizes.append(self.size)
+        self.texts.append(self.text_tokens)
         self.starts.append(starts_document)
         self.is_inside = True
 
@@ -142,11 +147,11 @@ class Counts:
         offsets = np.array([*self.tokens, self.total])
         return max(1, min(len(self.tokens) - 1, int(np.abs(offsets - fraction * self.total).argmin())))
 
-    def place(self, chunk: int) -> tuple[int, int, bool]:
-        """The tokens and bytes before the chunk or, after the last one, in all; whether a document begins there."""
+    def place(self, chunk: int) -> tuple[int, int, int, bool]:
+        """What is before the chunk or, after the last one, in all; and whether a document begins there."""
         if chunk == len(self.tokens):
-            return self.total, self.size, True
-        return self.tokens[chunk], self.sizes[chunk], bool(self.starts[chunk])
+            return self.total, self.size, self.text_tokens, True
+        return self.tokens[chunk], self.sizes[chunk], self.texts[chunk], bool(self.starts[chunk])
 
 
 def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
@@ -176,7 +181,8 @@ def load_tokens(directory: Path) -> Tokens:
     try:
         values = read_json(path)
         tokens = Tokens(**values | {name: tuple(values[name]) for name in ("separators", "files")})
-        counts = (tokens.train, tokens.val, tokens.total, tokens.val_bytes, tokens.documents, *tokens.separators)
+        counts = [tokens.train, tokens.val, tokens.total, tokens.val_bytes, tokens.val_tokens, tokens.documents]
+        counts += [*tokens.separators, tokens.row or 0]
         ordered = 0 <= tokens.val <= tokens.total and 0 <= tokens.train <= tokens.total
         if tokens.dtype not in ("uint16", "uint32") or not ordered or any(type(count) is not int for count in counts):
             raise ValueError
@@ -192,7 +198,24 @@ def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:
     """
     tokens = tokens or load_tokens(directory)
     size = (directory / IDS).stat().st_size if (directory / IDS).exists() else 0
-    if size != tokens.total * np.dtype(tokens.dtype).itemsize:
+    dtype = conversation_dtype(tokens.dtype) if tokens.row else np.dtype(tokens.dtype)
+    if size != tokens.total * dtype.itemsize:
         raise ValueError(f"{directory / IDS} has {size} bytes, not those of {tokens.total} tokens: restore it")
-    ids = np.memmap(directory / IDS, tokens.dtype, "r")
-    return Dataset(ids[: tokens.train], ids[tokens.val :], tokens.val_bytes, tokens.documents, tokens.separators)
+    stored = np.memmap(directory / IDS, dtype, "r")
+    ids, counted = (stored["id"], stored["counted"]) if tokens.row else (stored, None)
+    return Dataset(
+        ids[: tokens.train],
+        ids[tokens.val :],
+        tokens.val_bytes,
+        tokens.val_tokens,
+        tokens.documents,
+        tokens.separators,
+        tokens.row,
+        None if counted is None else counted[: tokens.train],
+        None if counted is None else counted[tokens.val :],
+    )
+
+
+def conversation_dtype(dtype: str) -> np.dtype:
+    """A token of a conversation in tokens.bin, and whether the loss counts it."""
+    return np.dtype([("id", dtype), ("counted", "?")])

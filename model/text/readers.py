@@ -1,5 +1,7 @@
 """Read the documents of one file in chunks: plain text, and the fields of JSON lines, JSON arrays, CSV and TSV.
 
+Or its conversations, if the rows of a JSON file have ``messages``.
+
 The ending of the name says what a file is; with .gz after it, it is decompressed. Memory is bounded by a chunk, except
 that a JSON array is read as a whole.
 """
@@ -62,6 +64,10 @@ class File(NamedTuple):
         if self.path is None and self.spooled is None:
             return "documentation"
         return FORMATS.get(os.path.splitext(self.name.lower().removesuffix(".gz"))[1], "text")
+
+
+Message = dict[str, str]  # role, one of ROLES, and content
+ROLES = ("system", "user", "assistant")
 
 
 class Chunk(NamedTuple):
@@ -178,28 +184,73 @@ def field(where: str, row: Any, text_key: str) -> str | None:
     fields = row if isinstance(row, dict) else {text_key: row}
     value = fields.get(text_key)
     if isinstance(value, str):
-        try:
-            value.encode()
-        except UnicodeEncodeError as error:  # JSON allows half of a surrogate pair, UTF-8 does not
-            raise ValueError(f"{where} is not valid JSON text ({error}): correct or remove it") from None
-        return value
+        return check_encodable(where, value)
     if text_key in fields and value is None:
         return None
-    turns = next((key for key in fields if is_conversation(fields[key])), None)
-    if turns:
-        raise ValueError(
-            f"{where} has a conversation under {turns!r}, which cannot be trained on yet: write each one as one text "
-            f"under {text_key!r}"
-        )
+    rename = conversation_to_rename(fields)
+    if rename:
+        raise ValueError(f"{where} {rename}, to learn from its answers; or name a text with text_key")
     texts = ", ".join(ascii(key) for key in list(fields)[:8] if isinstance(fields[key], str))
     remedy = f"give text_key one of {texts}" if texts else "give rows with a text, or another text_key"
     found = f"has {json.dumps(value)[:40]}, which is no text," if text_key in fields else "has no text"
     raise ValueError(f"{where} {found} under {text_key!r}: {remedy}")
 
 
-def is_conversation(value: Any) -> bool:
-    """Whether it is a list of turns, as in ``messages`` and ``conversations``."""
-    return isinstance(value, list) and any(isinstance(turn, dict) and {"role", "from"} & turn.keys() for turn in value)
+MESSAGES = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+
+
+def conversation_to_rename(fields: dict[str, Any]) -> str | None:
+    """What to do with a row that is a conversation in another form than MESSAGES; None for any other row."""
+    if "messages" in fields:
+        return "is a conversation, but the first row is none: put conversations into files of their own"
+    for key, turns in fields.items():
+        turn = turns[0] if isinstance(turns, list) and turns else None
+        if isinstance(turn, dict) and "from" in turn:
+            return f"has turns with 'from' and 'value': rename them to {MESSAGES}; human is user, gpt is assistant"
+        if isinstance(turn, dict) and "role" in turn:
+            return f"has a conversation under {key!r}: rename that to 'messages'"
+    if {"instruction", "output"} <= fields.keys():
+        return f"has an instruction and an output: rename them to {MESSAGES}, with any input after the instruction"
+    return None
+
+
+def has_conversations(file: File, text_key: str) -> bool:
+    """Whether the rows of a file are conversations, as its first row tells: it has ``messages`` and no ``text_key``."""
+    if "json" not in file.format:
+        return False
+    with open_text(file) as stream:
+        _, row = next(json_rows(stream, file), ("", None))
+    return isinstance(row, dict) and "messages" in row and text_key not in row
+
+
+def read_conversations(file: File) -> Iterator[tuple[str, list[Message]]]:
+    """Each conversation of a JSON file with its place. Raises ValueError for a row that is none."""
+    with open_text(file) as stream:
+        for where, row in json_rows(stream, file):
+            messages = row.get("messages") if isinstance(row, dict) else None
+            if not isinstance(messages, list):
+                raise ValueError(f"{where} has no list of messages, but the first row has one: correct or remove it")
+            if not any(isinstance(message, dict) and message.get("role") == "assistant" for message in messages):
+                raise ValueError(f"{where} has no message of the assistant, from which to learn: correct or remove it")
+            yield where, [read_message(f"{where}, message {number}", each) for number, each in enumerate(messages, 1)]
+
+
+def read_message(where: str, message: Any) -> Message:
+    role, content = (message.get(name) if isinstance(message, dict) else None for name in ("role", "content"))
+    if role not in ROLES:
+        raise ValueError(f"{where} has the role {json.dumps(role)[:40]}: give one of {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise ValueError(f"{where} has {json.dumps(content)[:40]} as its content: give a text")
+    return {"role": role, "content": check_encodable(where, content)}
+
+
+def check_encodable(where: str, text: str) -> str:
+    """Raise ValueError for half of a surrogate pair, which JSON allows and UTF-8 does not."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{where} is not valid JSON text ({error}): correct or remove it") from None
+    return text
 
 
 def json_rows(stream: TextIO, file: File) -> Iterator[tuple[str, Any]]:

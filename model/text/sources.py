@@ -23,7 +23,18 @@ from tqdm import tqdm
 from ..cli import quantity
 from ..cli.files import cache_home, write_atomically
 from .python_docs import corpus_files
-from .readers import CONVERT, Chunk, File, beginning, foreign, open_text, read_file
+from .readers import (
+    CONVERT,
+    Chunk,
+    File,
+    Message,
+    beginning,
+    foreign,
+    has_conversations,
+    open_text,
+    read_conversations,
+    read_file,
+)
 from .tokenizer import CHUNK
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
@@ -50,6 +61,18 @@ class Documents:
         chunk_size = min(CHUNK, max(MIN_CHUNK, self._size() // MIN_CHUNKS))
         for file in self.files:
             yield file.name, read_file(file, self.text_key, self.separator, chunk_size)
+
+    def has_conversations(self) -> bool:
+        """Whether the files hold conversations. Raises ValueError if some do and some do not."""
+        kinds = {has_conversations(file, self.text_key): file.name for file in self.files}
+        if len(kinds) == 2:
+            raise ValueError(f"{kinds[True]} holds conversations, {kinds[False]} texts: give files of one kind")
+        return True in kinds
+
+    def conversations(self) -> Iterator[tuple[str, list[Message]]]:
+        """Each conversation, with its place for errors."""
+        for file in self.files:
+            yield from read_conversations(file)
 
     def texts(self) -> Iterator[str]:
         """The text of each chunk."""

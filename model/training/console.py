@@ -14,6 +14,7 @@ from tqdm import tqdm
 from ..cli import explain_out_of_memory, format_flags, format_path, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
+from ..decoding.chat import user_message
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
@@ -103,11 +104,15 @@ class Console:
             return
         step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
         prompt = tokenizer.encode(sample_prompt or self.text.start_text)  # the start text is not shown
+        if self.text.chat:
+            prompt = self.text.chat.encode([user_message(sample_prompt)])
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
         # Decoded together with the prompt, because some tokenizers drop the space at the beginning of a text.
         text = tokenizer.decode([*prompt, *new_tokens]).removeprefix(tokenizer.decode(prompt))
+        if self.text.chat:
+            text = f"\n\n{text}"
         self.bar.clear()
         with suppress(OSError):  # training goes on if the reader has closed the pipe
             print(f"\n--- sample at step {step} ---\n{sample_prompt}{text}\n", flush=True)
@@ -146,8 +151,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
-        f"{data.val_bytes / len(data.val):.2f} bytes each, vocabulary of {model.vocab_size:,}",
-        "documents": describe_documents(run, data.documents),
+        f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
+        "conversations" if text.chat else "documents": describe_documents(run, text),
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
@@ -159,8 +164,11 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     return format_rows(rows | more)
 
 
-def describe_documents(run: Run, documents: int) -> str:
+def describe_documents(run: Run, text: Text) -> str:
     """Their number, which shows whether a separator was found, and how to keep a recognized one as text."""
+    documents = text.dataset.documents
+    if text.chat:
+        return f"{documents:,}; of these only the assistant's turns are learnt"
     if not run.data.doc_separator:
         return f"{documents:,}"
     line = f"{documents:,}, separated by {run.data.doc_separator!r}"
@@ -204,7 +212,8 @@ def summary(trainer: Trainer, text: Text) -> str:
         )
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
-    rows["next"] = f"python generate.py {format_path(str(trainer.directory))}{network}"
+    program = "chat.py" if text.chat else "generate.py"
+    rows["next"] = f"python {program} {format_path(str(trainer.directory))}{network}"
     return format_rows(rows)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from ..text.dataset import Dataset
+from ..text.dataset import UNCOUNTED, Dataset
 from .config import TrainArgs
 from .distributed import Ranks
 
@@ -21,6 +21,7 @@ SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count toke
 def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
     """Mean nats per token over about ``eval_tokens`` tokens of the validation text, in windows of ``context`` tokens.
 
+    Separators between documents do not count, and of conversations only what the assistant has to write.
     ``loss`` maps tokens and targets to the sum of nats, as ``NextTokenLoss`` does. The windows do not overlap, and the
     processes take batches of them in turn. A process that has no batch left repeats one without counting it, because a
     sharded network runs only if all processes run it.
@@ -36,7 +37,7 @@ def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context:
         nats = loss(inputs, targets)
         if ranks.rank < len(group):
             total += nats.item()
-            count += targets.numel()
+            count += int((batch[1] != UNCOUNTED).sum())
     loss.train(training)
     totals, counts = ranks.gather(total, count)
     return sum(totals) / sum(counts)
@@ -44,14 +45,18 @@ def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context:
 
 def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
     """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
-    return nats_per_token / math.log(2) * (len(dataset.val) - 1) / dataset.val_bytes
+    return nats_per_token / math.log(2) * dataset.val_tokens / dataset.val_bytes
 
 
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
     """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
-    train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val)
+    train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val[1:])  # the first token is never predicted
+    if dataset.train_counted is not None and dataset.val_counted is not None:
+        train = train[sampled_blocks(dataset.train_counted)]
+        val = val[sampled_blocks(dataset.val_counted[1:])]
+    val = val[~np.isin(val, dataset.separators)]
     counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
-    return float(-np.log(counts[val[1:]] / counts.sum()).mean())  # the first token is never predicted
+    return float(-np.log(counts[val] / counts.sum()).mean())
 
 
 def sampled_blocks(ids: np.ndarray) -> np.ndarray:

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from numpy.lib.stride_tricks import sliding_window_view
 
 from ..cli import instances, quantity
+from ..cli.files import write_text
+from ..decoding.chat import Chat, find_template, open_chat
 from ..text.dataset import Dataset
 from ..text.prepare import IDS, META, check_unchanged, load_dataset, load_tokens, surrounding_tokens, tokenize
 from ..text.separators import recognize
@@ -19,7 +21,9 @@ from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
+from ..weights.tokenizers import TEMPLATE
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
+from .conversations import DEFAULT_TEMPLATE, conversation_texts, example_question, tokenize_conversations
 from .distributed import Ranks
 from .evaluation import sampled_blocks, unigram_loss
 
@@ -36,6 +40,7 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
     dataset: Dataset
     start_text: str  # put before a generation without a prompt
+    chat: Chat | None  # the template, if it consists of conversations
     unigram_loss: float  # nats per token when guessing each token by its frequency alone
 
 
@@ -43,29 +48,36 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
     """Write the tokenizer and the tokens of a new run into its directory, and open them; to resume, only open them.
 
     Returns the run with what only the text tells: doc_separator, start_text, and vocab_size if it is trained from
-    scratch. The first process writes, all open the same files.
+    scratch. Conversations lie in rows as long as the context, so it is decided from then on. The first process writes,
+    all open the same files.
     """
     data = run.data
     if not run.resume:
         data = ranks.first(lambda: write_tokens(run, directory))
     dataset = load_dataset(directory, ranks.first(lambda: load_tokens(directory)))
     tokenizer = load_tokenizer(directory, run.model.vocab_size if run.resume or run.train.init_from else None)
-    model = run.model
+    model, train, given = run.model, run.train, run.given
+    chat = open_chat(directory, tokenizer) if dataset.row else None
+    if chat and not run.resume:
+        given |= {"max_seq_len"}
+        data = replace(data, start_text="")
+        if not train.sample_prompt:
+            train = replace(train, sample_prompt=ranks.first(lambda: example_question(data.open(data.data))))
     if not run.resume:
         check_length(dataset, model.max_seq_len, data.val_fraction)
         if data.start_text is None:
             data = replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
         if not run.train.init_from:
             model = replace(model, vocab_size=tokenizer.vocab_size)
-    for name, prompt in (("start_text", data.start_text or ""), ("sample_prompt", run.train.sample_prompt)):
+    for name, prompt in (("start_text", data.start_text or ""), ("sample_prompt", train.sample_prompt)):
         length = len(tokenizer.encode(prompt))
         if length >= model.max_seq_len:
             raise ValueError(
                 f"{name} is {quantity(length, 'token')} long, which leaves no room for a sample in a context of "
                 f"{model.max_seq_len} (max_seq_len): shorten it"
             )
-    text = Text(tokenizer, dataset, data.start_text or "", unigram_loss(dataset, tokenizer.vocab_size))
-    return replace(run, data=data, model=model), text
+    text = Text(tokenizer, dataset, data.start_text or "", chat, unigram_loss(dataset, tokenizer.vocab_size))
+    return replace(run, data=data, model=model, train=train, given=given), text
 
 
 def write_tokens(run: Run, directory: Path) -> DataArgs:
@@ -83,7 +95,10 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         if shared:
             count = quantity(len(shared), "file")
             warnings.warn(f"{count} of val_data, for example {min(shared)}, is also in data", stacklevel=1)
-    if data.doc_separator is None:
+    are_conversations = documents.has_conversations()
+    if val_documents and val_documents.has_conversations() != are_conversations:
+        raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
+    if data.doc_separator is None and not are_conversations:
         data = replace(data, doc_separator=recognize(documents.beginnings()))
     for source in (documents, val_documents):
         if source:
@@ -97,21 +112,30 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
         made_by = [tokenizer.fingerprint, *surrounding_tokens(tokenizer)]
     state = documents.state()
+    if are_conversations:
+        made_by += [run.model.max_seq_len, str(find_template(tokenizer.path.parent)[1]) if tokenizer else None]
     made_from = identify(data, [documents, val_documents], made_by)
     earlier = find_tokens(directory.parent, made_from)
     if earlier:
         take_tokens(earlier, directory)
         tokenizer = load_tokenizer(earlier)
-    else:
-        if tokenizer is None:
-            tokenizer = load_tokenizer(train_tokenizer(documents.texts(), directory, data.tokenizer, vocab_size))
-        check_unchanged(documents, state)
-        fraction = data.val_fraction
-        tokenize(
-            directory, documents, tokenizer, val_fraction=fraction, val_documents=val_documents, made_from=made_from
-        )
+    elif tokenizer is None:
+        texts = conversation_texts(documents) if are_conversations else documents.texts()
+        tokenizer = load_tokenizer(train_tokenizer(texts, directory, data.tokenizer, vocab_size))
+    check_unchanged(documents, state)
     tokenizer.eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
     save_tokenizer(tokenizer, directory)
+    if earlier:
+        return data
+    split = {"val_fraction": data.val_fraction, "val_documents": val_documents, "made_from": made_from}
+    if are_conversations:
+        if find_template(directory)[1] is None:
+            write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
+        chat = open_chat(directory, tokenizer)
+        save_tokenizer(tokenizer, directory)  # again, because the template may end a turn with another token
+        tokenize_conversations(directory, chat, run.model.max_seq_len, documents, **split)
+    else:
+        tokenize(directory, documents, tokenizer, **split)
     return data
 
 

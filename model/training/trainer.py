@@ -144,14 +144,12 @@ class Trainer:
         args, ranks = self.args, self.ranks
         context = self.model.args.max_seq_len
         # A pure function of the seed and the windows seen before. Each process takes its rows of it.
-        batch = self.dataset.batch(
-            self.progress.tokens // context,
-            batch_size=args.batch_size,
-            context=context,
-            seed=args.seed,
-            rank=ranks.rank,
-            world_size=ranks.world_size,
-        )
+        seen = self.progress.tokens // context
+        sizes = {"batch_size": args.batch_size, "context": context, "seed": args.seed}
+        batch = self.dataset.batch(seen, **sizes, rank=ranks.rank, world_size=ranks.world_size)
+        # The targets of all processes that count, shared out evenly: what a process divides its loss by, because the
+        # processes' gradients are averaged.
+        count = max(1, self.dataset.count(seen, **sizes)) / ranks.world_size
         inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)
@@ -164,7 +162,7 @@ class Trainer:
         for number, (x, y) in enumerate(micro_batches, 1):
             set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
             with self.autocast:
-                loss = self.loss(x, y) / targets.numel()  # together the mean over the batch
+                loss = self.loss(x, y) / count  # together the mean over the batch
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping

@@ -75,7 +75,7 @@ def test_weights_in_eight_bits(small_model, processor, tmp_path):
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_training_and_validation(small_args, processor, tmp_path, dtype):
     tokens = torch.randint(37, (2000,)).numpy().astype("uint16")
-    dataset = Dataset(tokens[:1500], tokens[1500:], 500, "")
+    dataset = Dataset(tokens[:1500], tokens[1500:], 500, 499)
     args = TrainArgs(batch_size=2, max_steps=2, eval_every=1, dtype=dtype, dropout=0.1)
     (tmp_path / "run").mkdir()
     with FiniteInputs() as guard:

@@ -134,7 +134,7 @@ def test_the_validation_documents_are_those_of_the_text(run_dir, adds_bos, insid
         val = val[len(bos) :]
     elif not adds_bos:
         val = [2, *val]  # the end of the training text
-    dataset = Dataset(np.array(val), np.array(val), len("".join(texts)), 3, (*bos, 2))
+    dataset = Dataset(np.array(val), np.array(val), len("".join(texts)), 0, 3, (*bos, 2))
     scored = [list(document.parts) for document in evaluate.validation_documents(dataset, Other())]
     found = [
         (tokenizer.decode([token for tokens, _ in parts for token in tokens][1:]), parts[0][1]) for parts in scored

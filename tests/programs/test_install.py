@@ -45,7 +45,7 @@ from ropewalk.training.config import TrainArgs
 
 model = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=37, max_seq_len=24))
 text = torch.arange(4000) % 37
-Trainer(model, Dataset(text.numpy(), text.numpy(), 4000, ""), TrainArgs(batch_size=2, max_steps=3)).run()
+Trainer(model, Dataset(text.numpy(), text.numpy(), 4000, 3999), TrainArgs(batch_size=2, max_steps=3)).run()
 save_model(model, "saved")
 print(*(token for (token,) in generate(load_model("saved"), [[1, 2, 3]], max_new_tokens=4)))
 """

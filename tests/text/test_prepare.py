@@ -181,7 +181,7 @@ def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
 
 
 def random_dataset(train=1000, val=100):
-    return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val)
+    return Dataset(np.arange(train, dtype=np.uint16), np.arange(val, dtype=np.uint16), val, val - 1)
 
 
 def test_a_batch_is_a_function_of_the_seed_and_the_windows_before_it():

@@ -167,13 +167,17 @@ CONVERSATION = [{"role": "user", "content": "A rope?"}, {"role": "assistant", "c
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({"messages": CONVERSATION}, "a conversation under 'messages', which cannot be trained on yet"),
-        ({"text": CONVERSATION, "id": "a"}, "a conversation under 'text', which cannot be trained on yet"),
-        ({"conversations": [{"from": "human", "value": "Hi"}], "tools": "[]"}, "a conversation under 'conversations'"),
-        ({"text": ["a", "b"], "id": "x"}, "[\"a\", \"b\"], which is no text, under 'text': give text_key one of 'id'"),
-        ({"body": "x", "n": 3}, "no text under 'text': give text_key one of 'body'"),
-        ({"n": 3}, "no text under 'text': give rows with a text"),
-        (3, "3, which is no text, under 'text'"),
+        ({"messages": CONVERSATION}, "is a conversation, but the first row is none"),
+        ({"text": CONVERSATION, "id": "a"}, "has a conversation under 'text': rename that to 'messages'"),
+        ({"conversations": [{"from": "human", "value": "Hi"}], "tools": "[]"}, "has turns with 'from' and 'value'"),
+        ({"instruction": "Say hi", "input": "", "output": "Hi"}, "has an instruction and an output: rename them"),
+        (
+            {"text": ["a", "b"], "id": "x"},
+            "has [\"a\", \"b\"], which is no text, under 'text': give text_key one of 'id'",
+        ),
+        ({"body": "x", "n": 3}, "has no text under 'text': give text_key one of 'body'"),
+        ({"n": 3}, "has no text under 'text': give rows with a text"),
+        (3, "has 3, which is no text, under 'text'"),
     ],
 )
 @pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
@@ -182,7 +186,7 @@ def test_a_row_without_a_text_says_what_it_has(tmp_path, row, complaint, name):
     content = json.dumps(rows) if name == "a.json" else "\n".join(map(json.dumps, rows))
     (tmp_path / name).write_text(content, encoding="utf-8")
     message = refusal(tmp_path / name)
-    assert message.startswith(f"{tmp_path / name}{', element ' if name == 'a.json' else ':'}2 has ")
+    assert message.startswith(f"{tmp_path / name}{', element ' if name == 'a.json' else ':'}2 ")
     assert complaint in message
 
 

@@ -274,7 +274,7 @@ def test_dropout_applies_in_training_mode_only(tmp_path):
 
 
 def test_dropout_differs_between_steps_and_seeds(tmp_path):
-    same_text = Dataset(np.arange(9, dtype=np.uint16), dataset().val, 99, "one window")
+    same_text = Dataset(np.arange(9, dtype=np.uint16), dataset().val, 99, 99)
     losses = set()
     for seed in (1, 2):
         run = trainer(tmp_path, dropout=0.3, text=same_text, seed=1)

@@ -1,0 +1,234 @@
+"""Conversations as training text: their tokens, and which of them the loss counts.
+
+The loss counts what the model has to write in a chat: the words of the assistant, and the token that ends its turn. It
+does not count what the template writes around them, nor the words of the user and of the system.
+"""
+
+import json
+import os
+import warnings
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from itertools import islice
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from ..cli import quantity
+from ..cli.files import write_atomically, write_text
+from ..decoding.chat import Chat, common_prefix_length
+from ..text.prepare import IDS, META, Tokens, check_unchanged, conversation_dtype
+from ..text.readers import Message
+from ..text.sources import Documents
+
+# For a model without a template of its own. It needs no tokens but BOS and, if there is one, EOS, so it works with any
+# tokenizer: <s>user\nHello<s>assistant\nHi!<s>
+DEFAULT_TEMPLATE = """\
+{%- set end = eos_token or bos_token or '' -%}
+{{- bos_token or '' -}}
+{%- for message in messages -%}
+{{- message['role'] + '\\n' + message['content'] + end -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- 'assistant\\n' -}}
+{%- endif -%}
+"""
+
+
+class Example(NamedTuple):
+    """Tokens to train on as one text, for each whether the loss counts its prediction, and the bytes of these words."""
+
+    tokens: list[int]
+    counted: list[bool]
+    bytes: int
+
+
+def conversation_texts(documents: Documents) -> Iterator[str]:
+    """Texts to train a tokenizer on."""
+    for _, messages in documents.conversations():
+        for message in messages:
+            yield f"{message['role']}\n{message['content']}"
+
+
+def example_question(documents: Documents) -> str:
+    """The first short question, which the samples during training answer; empty if there is none."""
+    messages = (message for _, conversation in documents.conversations() for message in conversation)
+    questions = (message["content"] for message in messages if message["role"] == "user")
+    return next((question for question in questions if len(question) <= 200), "")
+
+
+def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Example]:
+    """Encode a conversation in at most ``limit`` tokens, usually as one example.
+
+    Some templates render an answer differently once it is followed by another question: Qwen3's drops the reasoning.
+    Such a conversation becomes one example for each answer, rendered as in the chat when that answer is due.
+    A conversation that is too long loses its first questions with their answers, as many as necessary. The list is
+    empty if the last question and answer alone are too long.
+    """
+    ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
+    answers = [encode_answer(chat, messages[:end]) for end in ends]
+    whole = answers[-1].tokens
+    if any(whole[: len(answer.tokens)] != answer.tokens for answer in answers):
+        shortened = (shorten(chat, messages[:end], limit) for end in ends)
+        return [encode_answer(chat, each) for each in shortened if each]
+    if len(whole) > limit:
+        shorter = shorten(chat, messages, limit)
+        return examples(chat, shorter, limit) if shorter else []
+    counted = np.zeros(len(whole), bool)
+    for answer in answers:
+        counted[: len(answer.tokens)] |= answer.counted
+    return [Example(whole, counted.tolist(), sum(answer.bytes for answer in answers))]
+
+
+def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
+    """A conversation up to the end of its last turn, an answer, which alone counts.
+
+    The answer begins where the conversation differs from its prompt, which ends with the header of the answer. Raises
+    ValueError if the template does not end it with a token at which generation stops.
+    """
+    prompt = chat.encode(messages[:-1])
+    tokens = chat.encode(messages, add_generation_prompt=False)
+    start = common_prefix_length(prompt, tokens)
+    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids)
+    end = next(ends, None)
+    if end is None:
+        raise ValueError(
+            f"the chat template of {chat.source} writes no token that ends the assistant's turn, so the model could "
+            "not learn to stop: end the turn with eos_token in the template"
+        )
+    tokens = tokens[: end + 1]
+    counted = [position >= start for position in range(len(tokens))]
+    return Example(tokens, counted, len(messages[-1]["content"].encode()))
+
+
+def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message] | None:
+    """The conversation without its first questions and answers, so that ``limit`` tokens hold it; None if none remain.
+
+    The system message is kept.
+    """
+    while len(chat.encode(messages, add_generation_prompt=False)) > limit:
+        questions = [number for number, message in enumerate(messages) if message["role"] == "user"]
+        if len(questions) < 2:
+            return None
+        system = [message for message in messages[: questions[0]] if message["role"] == "system"]
+        messages = [*system, *messages[questions[1] :]]
+    return list(messages)
+
+
+def pack(found: Iterable[Example], length: int) -> Iterator[tuple[list[int], list[bool]]]:
+    """Rows of ``length`` tokens and whether each counts; a row holds as many whole examples as fit, then padding.
+
+    Examples that follow each other in a row see each other, as the documents of a text do.
+    """
+    tokens: list[int] = []
+    counted: list[bool] = []
+    for example in found:
+        if len(tokens) + len(example.tokens) > length:
+            yield pad(tokens, counted, length)
+            tokens, counted = [], []
+        tokens += example.tokens
+        counted += example.counted
+    if tokens:
+        yield pad(tokens, counted, length)
+
+
+def pad(tokens: list[int], counted: list[bool], length: int) -> tuple[list[int], list[bool]]:
+    padding = length - len(tokens)
+    return tokens + [0] * padding, counted + [False] * padding
+
+
+@dataclass
+class Part:
+    """The training or the validation part: rows of ``length`` tokens, and what they hold."""
+
+    chat: Chat
+    length: int
+    rows: int = 0
+    tokens: int = 0  # that count
+    bytes: int = 0  # of the words that these stand for
+    shortened: int = 0  # conversations without their first turns
+    left_out: int = 0  # conversations
+
+    def write(self, conversations: Iterable[list[Message]], file: IO[bytes], dtype: np.dtype) -> None:
+        for tokens, counted in pack(self._encode(conversations), self.length):
+            file.write(np.array(list(zip(tokens, counted)), dtype).tobytes())
+            self.rows += 1
+            self.tokens += sum(counted)
+
+    def _encode(self, conversations: Iterable[list[Message]]) -> Iterator[Example]:
+        for messages in conversations:
+            found = examples(self.chat, messages, self.length)
+            size = sum(example.bytes for example in found)
+            answers = sum(len(message["content"].encode()) for message in messages if message["role"] == "assistant")
+            if not found:
+                self.left_out += 1
+            elif size < answers:
+                self.shortened += 1
+            self.bytes += size
+            yield from found
+
+
+def tokenize_conversations(
+    directory: Path,
+    chat: Chat,
+    context: int,
+    documents: Documents,
+    *,
+    val_fraction: float,
+    val_documents: Documents | None = None,
+    made_from: str | None = None,
+) -> None:
+    """Write the conversations as rows of ``context + 1`` tokens into tokens.bin and tokens.json, as ``tokenize`` does.
+
+    The last ``val_fraction`` of them, or ``val_documents``, are for validation. Raises ValueError for a row of a file
+    that is no conversation, and if nothing is left to train or to validate on.
+    """
+    sources = [documents, *([val_documents] if val_documents else [])]
+    before = [source.state() for source in sources]
+    sizes = [sum(1 for _ in source.conversations()) for source in sources]  # finds every mistake before the first step
+    if not val_documents:
+        val_size = min(sizes[0] - 1, max(1, round(val_fraction * sizes[0])))
+        sizes = [sizes[0] - val_size, val_size]
+    if min(sizes) < 1:
+        raise ValueError("there is one conversation, but one to train on and one to validate on are needed: give more")
+    dtype = conversation_dtype("uint16" if chat.tokenizer.vocab_size <= 1 << 16 else "uint32")
+    parts = [Part(chat, context + 1), Part(chat, context + 1)]
+
+    def write(path: Path) -> None:
+        found = (messages for source in sources for _, messages in source.conversations())
+        with path.open("wb") as file:
+            for part, size in zip(parts, sizes):
+                bar = tqdm(islice(found, size), total=size, desc="tokenizing", disable=None, delay=1)
+                part.write(bar, file, dtype)
+            file.flush()
+            os.fsync(file.fileno())
+
+    write_atomically(directory / IDS, write)
+    for source, state in zip(sources, before):
+        check_unchanged(source, state)
+    train, val = parts
+    if not (train.rows and val.rows):
+        raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
+    shortened, left_out = train.shortened + val.shortened, train.left_out + val.left_out
+    if shortened or left_out:
+        count = quantity(sum(sizes), "conversation")
+        warnings.warn(
+            f"max_seq_len is {context}: of {count}, {shortened} are longer and lose their first turns, and {left_out} "
+            "are left out because their last turn alone is longer",
+            stacklevel=1,
+        )
+    tokens = Tokens(
+        dtype=dtype["id"].name,
+        train=train.rows * train.length,
+        val=train.rows * train.length,
+        total=(train.rows + val.rows) * train.length,
+        val_bytes=val.bytes,
+        val_tokens=val.tokens,
+        documents=sum(sizes),
+        files=tuple(os.path.realpath(path) for path in documents.paths()),
+        row=train.length,
+        made_from=made_from,
+    )
+    write_text(directory / META, json.dumps(asdict(tokens)))
