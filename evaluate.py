@@ -90,7 +90,7 @@ def main() -> None:
         model = load_network(checkpoint, options, device, dtype)
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             if isinstance(text, Conversations):
-                scores = score_conversations(model, text, bar.update)
+                scores = score_conversations(model, text, tokenizer, bar.update)
             else:
                 scores = score_documents(model, text, options.stride, options.batch_size, bar.update)
     if not scores:
@@ -163,14 +163,13 @@ def validation_text(
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
     if dataset.row and dataset.val_counted is not None:
         rows = zip(dataset.val.reshape(-1, dataset.row), dataset.val_counted.reshape(-1, dataset.row))
-        sizes = itertools.chain([dataset.val_bytes], itertools.repeat(0))
-        return Conversations(Example(ids.tolist(), counted.tolist(), size) for (ids, counted), size in zip(rows, sizes))
+        return Conversations(Example(ids.tolist(), counted.tolist()) for ids, counted in rows)
     return validation_documents(dataset, tokenizer)
 
 
 @torch.no_grad()
 def score_conversations(
-    model: Transformer, conversations: Conversations, on_batch: Callable[[int], object]
+    model: Transformer, conversations: Conversations, tokenizer: Tokenizer, on_scored: Callable[[int], object]
 ) -> list[Score]:
     """The score of each conversation, one at a time."""
     weight = model.norm.weight
@@ -181,8 +180,8 @@ def score_conversations(
         counted = torch.tensor(example.counted, device=weight.device)
         targets = tokens.where(counted, UNCOUNTED)
         nats = loss(tokens[None, :-1], targets[None, 1:]).item()
-        scores.append(Score(nats, sum(example.counted), example.bytes))
-        on_batch(scores[-1].tokens)
+        scores.append(Score(nats, sum(example.counted), max(1, len(example.text(tokenizer).encode()))))
+        on_scored(scores[-1].tokens)
     return scores
 
 

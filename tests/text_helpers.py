@@ -1,5 +1,6 @@
 """Read documents, and train tokenizers as other projects do."""
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,9 @@ LLAMA2_SETTINGS = {
 }  # fmt: skip
 
 
+TEXT = "".join(f"user asks {i}: what is a rope? assistant answers: {i * i} yards.\n\n" for i in range(300))
+
+
 def byte_level_tokenizer(text: str, vocab_size: int) -> Any:
     """A byte-level BPE of the library ``tokenizers``, as in GPT-2 and Llama 3, without special tokens."""
     tokenizers = pytest.importorskip("tokenizers")
@@ -27,6 +31,18 @@ def byte_level_tokenizer(text: str, vocab_size: int) -> Any:
     trainer = tokenizers.trainers.BpeTrainer(vocab_size=vocab_size, initial_alphabet=alphabet, show_progress=False)
     tokenizer.train_from_iterator([text], trainer)
     return tokenizer
+
+
+def llama3_tokenizer(directory: Path) -> None:
+    """Like Llama 3's: byte-level BPE, and special tokens."""
+    directory.mkdir()
+    tokenizer = byte_level_tokenizer(TEXT, 400)
+    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
+    tokenizer.add_special_tokens(names)
+    tokenizer.add_tokens(["<think>", "</think>"])
+    tokenizer.save(str(directory / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": names[0], "eos_token": names[1]}
+    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def join_chunks(chunks: Iterable[Chunk]) -> list[str]:

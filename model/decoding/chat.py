@@ -65,7 +65,7 @@ class Chat:
         """
         return self._encode(self._render(messages, add_generation_prompt))
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool) -> str:
+    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
         marked = [message | {"content": self._marked(message)} for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(

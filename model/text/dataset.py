@@ -9,14 +9,15 @@ import numpy as np
 # Inputs and targets, int64 (B, T). A target is the token after its input, or UNCOUNTED if the loss does not count it.
 Batch = tuple[np.ndarray, np.ndarray]
 UNCOUNTED = -100  # PyTorch's losses ignore it
+MIN_LENGTH = 64  # of a batch of conversations
 
 
 @dataclass(frozen=True)
 class Dataset:
     """The token ids of the training and the validation text, memory-mapped.
 
-    Texts are cut into adjacent windows. Conversations are not cut: they lie in rows of ``row`` tokens, each of which is
-    a window, and the loss counts only some of their tokens.
+    Texts are cut into adjacent windows. Conversations are not cut: each has a row of ``row`` tokens, padded at the end,
+    and the loss counts only some of them.
     """
 
     train: np.ndarray  # uint16 or uint32, (N,)
@@ -26,8 +27,18 @@ class Dataset:
     documents: int = 1  # in both
     separators: tuple[int, ...] = ()  # the tokens between two documents, which stand for no text
     row: int | None = None
+    row_tokens: int | None = None  # without the padding, the mean of the training rows
     train_counted: np.ndarray | None = None  # of conversations: whether the loss counts a token, bool (N,)
     val_counted: np.ndarray | None = None
+
+    @property
+    def text_tokens(self) -> int:
+        """The tokens of the training text, without padding."""
+        return len(self.train) // self.row * self.row_tokens if self.row and self.row_tokens else len(self.train)
+
+    def window_tokens(self, context: int) -> int:
+        """The tokens of a window of ``context``, without padding: of conversations the mean."""
+        return self.row_tokens or context
 
     def batch(
         self, seen: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
@@ -66,8 +77,9 @@ class Dataset:
         """
         count, remainder = (len(self.val) // self.row, 0) if self.row else divmod(len(self.val) - 1, context)
         starts = np.arange(count) * (self.row or context)
-        if max_tokens is not None and max_tokens < count * context:
-            chosen = max(1, max_tokens // context)
+        window = self.window_tokens(context)
+        if max_tokens is not None and max_tokens < count * window:
+            chosen = max(1, max_tokens // window)
             starts = starts[np.arange(chosen) * count // chosen]
             remainder = 0
         for row in range(0, len(starts), batch_size):
@@ -84,8 +96,8 @@ def window_start(number: int, tokens: int, context: int, seed: int, row: int | N
     """The index of the first token of a window, which is the ``number``-th of a run on ``tokens`` tokens.
 
     Each epoch cuts the text into adjacent windows in random order. The offset of the first window changes from epoch
-    to epoch, so that no token is always the first of its window. If the tokens lie in rows of ``row`` tokens, each
-    window begins with a row.
+    to epoch, so that no token is always the first of its window. Of conversations, each row of ``row`` tokens is a
+    window.
     """
     windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
     if row:
@@ -111,4 +123,11 @@ def _windows(tokens: np.ndarray, starts: np.ndarray, length: int, counted: np.nd
     places = starts[:, None] + np.arange(length + 1)  # (B, T + 1)
     rows = tokens[places].astype(np.int64)
     inputs, targets = rows[:, :-1], rows[:, 1:]
-    return inputs, targets if counted is None else np.where(counted[places[:, 1:]], targets, UNCOUNTED)
+    if counted is None:
+        return inputs, targets
+    counts = counted[places[:, 1:]]  # (B, T)
+    # Without padding, which is most of a row if the conversations are short. Lengths are powers of two, or else
+    # torch.compile would compile the step for each length.
+    used = 1 + int(np.flatnonzero(counts.any(0)).max(initial=0))
+    length = max(MIN_LENGTH, 1 << (used - 1).bit_length())
+    return inputs[:, :length], np.where(counts, targets, UNCOUNTED)[:, :length]

@@ -40,6 +40,7 @@ class Tokens:
     files: tuple[str, ...]  # the paths of the training text
     separators: tuple[int, ...] = ()  # the tokens between two documents
     row: int | None = None  # of conversations: the tokens of a row; with each lies whether the loss counts it
+    row_tokens: int | None = None  # without the padding, the mean of the training rows
     made_from: str | None = None  # identifies the files, their state, and the way they are read
 
 
@@ -59,7 +60,6 @@ def tokenize(
     directory: Path,
     documents: Documents,
     tokenizer: Tokenizer,
-    *,
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
     made_from: str | None = None,
@@ -182,7 +182,7 @@ def load_tokens(directory: Path) -> Tokens:
         values = read_json(path)
         tokens = Tokens(**values | {name: tuple(values[name]) for name in ("separators", "files")})
         counts = [tokens.train, tokens.val, tokens.total, tokens.val_bytes, tokens.val_tokens, tokens.documents]
-        counts += [*tokens.separators, tokens.row or 0]
+        counts += [*tokens.separators, tokens.row or 0, tokens.row_tokens or 0]
         ordered = 0 <= tokens.val <= tokens.total and 0 <= tokens.train <= tokens.total
         if tokens.dtype not in ("uint16", "uint32") or not ordered or any(type(count) is not int for count in counts):
             raise ValueError
@@ -211,6 +211,7 @@ def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:
         tokens.documents,
         tokens.separators,
         tokens.row,
+        tokens.row_tokens,
         None if counted is None else counted[: tokens.train],
         None if counted is None else counted[tokens.val :],
     )

@@ -87,7 +87,8 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
                 speed = measure_speed(run, run.model, text.dataset, ranks)
             elif run.has_size:
                 speed = measure_speed(run, run.model, text.dataset, ranks)
-                run = plan(run, run.model, speed, len(text.dataset.train), ranks)
+                window = text.dataset.window_tokens(run.model.max_seq_len)
+                run = plan(run, run.model, speed, text.dataset.text_tokens, ranks, window)
             else:
                 run, speed = choose_size(run, text.dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
@@ -96,18 +97,19 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
 
 def choose_size(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
     """Choose from LADDER; returns also the tokens per second of the chosen model."""
-    text_tokens = len(dataset.train)
+    text_tokens = dataset.text_tokens
     models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
     small, large = (models[number] for number in TIMED)
     speed = solve(small, large, *(measure_speed(run, model, dataset, ranks) for model in (small, large)))
-    chosen = plan(run, small, speed.tokens_per_second(small), text_tokens, ranks)
+    window = dataset.window_tokens(run.model.max_seq_len)
+    chosen = plan(run, small, speed.tokens_per_second(small), text_tokens, ranks, window)
     for model in models[1:]:
         tokens, parameters = training_tokens(run, speed.tokens_per_second(model)), count_parameters(model).hidden
         if tokens < min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * text_tokens):
             break
         if parameters > MAX_PARAMETERS_PER_TOKEN * text_tokens:
             break
-        planned = plan(run, model, speed.tokens_per_second(model), text_tokens, ranks)
+        planned = plan(run, model, speed.tokens_per_second(model), text_tokens, ranks, window)
         if not fits(planned.model, planned.train, ranks):
             break
         chosen = planned
@@ -127,9 +129,10 @@ def training_tokens(run: Run, speed: float) -> float:
     return 60 * TRAINING_SHARE * (run.train.minutes or 0) * speed
 
 
-def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Ranks) -> Run:
+def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Ranks, window: int | None = None) -> Run:
     """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
 
+    A sequence has ``window`` tokens, by default those of the context; conversations have fewer.
     The batch grows with the square root of the tokens, and above a vocabulary of 2048 with the square root of the
     vocabulary, because it would otherwise hold few examples of each piece. Weight decay keeps a model from memorising
     the text; where it would not memorise, more than 0.1 raises the loss.
@@ -147,14 +150,15 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
     if fine_tuning:
         model = replace(model, **unless_given(max_seq_len=fine_tuning_context(model, tokens)))
     step_tokens = 1024 * math.sqrt(tokens / 1e6 * max(1, model.vocab_size / 2048))
-    rows = 2 ** round(math.log2(step_tokens / model.max_seq_len))
+    window = min(window or model.max_seq_len, model.max_seq_len)
+    rows = 2 ** round(math.log2(step_tokens / window))
     on_gpu = local_device(train.device, ranks).type != "cpu"
     rows = max(2, min(rows, MAX_ROWS * (ranks.world_size if on_gpu else 1)))
     if fine_tuning:
-        rows = max(1, min(rows, int(tokens / (MIN_STEPS * model.max_seq_len))))
+        rows = max(1, min(rows, int(tokens / (MIN_STEPS * window))))
     train = replace(train, **unless_given(batch_size=ranks.world_size * max(1, round(rows / ranks.world_size))))
 
-    step_tokens = train.batch_size * model.max_seq_len
+    step_tokens = train.batch_size * window
     if ends_early:
         train = replace(train, max_steps=max(1, round(tokens / step_tokens)))
     if train.max_steps is not None:
@@ -218,7 +222,7 @@ def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) ->
     """
     device = local_device(run.train.device, ranks)
     tokens = min(2048, max(64, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
-    context = min(model.max_seq_len, tokens)
+    context = min(model.max_seq_len, tokens, dataset.window_tokens(model.max_seq_len))
     share = replace(run.train, batch_size=max(1, tokens // context), micro_batch_size=None, compile=False, fsdp=False)
     torch.manual_seed(run.train.seed)
     trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, share)

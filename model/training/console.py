@@ -138,7 +138,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
-    step_tokens = args.batch_size * model.max_seq_len
+    step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
     if args.step_limit < math.inf:
         length += f", {quantity(int(args.step_limit), 'step')}, {epochs(args.step_limit * step_tokens, data)}"
@@ -150,25 +150,24 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
-        "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
+        "text": f"{quantity(data.text_tokens, 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
-        "conversations" if text.chat else "documents": describe_documents(run, text),
+        "documents": describe_documents(run, data.documents),
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
     }
     if speed:
         rows["expected"] = expectation(args, step_tokens, speed, data)
+    if text.chat:
+        rows["documents"] = f"{quantity(data.documents, 'conversation')}; only the assistant's turns are learnt"
     if run.resume:
         rows["resuming"] = "; ".join(run.changes) or "with the same settings"
     return format_rows(rows | more)
 
 
-def describe_documents(run: Run, text: Text) -> str:
+def describe_documents(run: Run, documents: int) -> str:
     """Their number, which shows whether a separator was found, and how to keep a recognized one as text."""
-    documents = text.dataset.documents
-    if text.chat:
-        return f"{documents:,}; of these only the assistant's turns are learnt"
     if not run.data.doc_separator:
         return f"{documents:,}"
     line = f"{documents:,}, separated by {run.data.doc_separator!r}"
@@ -195,11 +194,13 @@ def summary(trainer: Trainer, text: Text) -> str:
     progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
     assert last is not None  # a run ends with a validation
     assert best is not None
+    context = trainer.model.args.max_seq_len
+    tokens = progress.tokens * trainer.dataset.window_tokens(context) // context
     rows = {
         "parameters": f"{sum(p.numel() for p in trainer.model.parameters()):,}",
-        "trained": f"{quantity(progress.step, 'step')}, {quantity(progress.tokens, 'token')}, "
-        f"{epochs(progress.tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
-        "speed": f"{progress.tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
+        "trained": f"{quantity(progress.step, 'step')}, {quantity(tokens, 'token')}, "
+        f"{epochs(tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
+        "speed": f"{tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
         "validation": f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte (best, at "
         f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
@@ -218,7 +219,7 @@ def summary(trainer: Trainer, text: Text) -> str:
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:
-    return f"{tokens / len(dataset.train):,.1f} epochs"
+    return f"{tokens / dataset.text_tokens:,.1f} epochs"
 
 
 def resume_command(directory: Path | None) -> str:

@@ -5,6 +5,7 @@ does not count what the template writes around them, nor the words of the user a
 """
 
 import json
+import math
 import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
@@ -22,6 +23,7 @@ from ..decoding.chat import Chat, common_prefix_length
 from ..text.prepare import IDS, META, Tokens, check_unchanged, conversation_dtype
 from ..text.readers import Message
 from ..text.sources import Documents
+from ..text.tokenizer import Tokenizer
 
 # For a model without a template of its own. It needs no tokens but BOS and, if there is one, EOS, so it works with any
 # tokenizer: <s>user\nHello<s>assistant\nHi!<s>
@@ -38,11 +40,15 @@ DEFAULT_TEMPLATE = """\
 
 
 class Example(NamedTuple):
-    """Tokens to train on as one text, for each whether the loss counts its prediction, and the bytes of these words."""
+    """Tokens to train on as one text, and for each whether the loss counts its prediction."""
 
     tokens: list[int]
     counted: list[bool]
-    bytes: int
+    answers: int = 1  # in the part that counts
+
+    def text(self, tokenizer: Tokenizer) -> str:
+        """The words that count."""
+        return tokenizer.decode([token for token, counts in zip(self.tokens, self.counted) if counts])
 
 
 def conversation_texts(documents: Documents) -> Iterator[str]:
@@ -79,7 +85,7 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     counted = np.zeros(len(whole), bool)
     for answer in answers:
         counted[: len(answer.tokens)] |= answer.counted
-    return [Example(whole, counted.tolist(), sum(answer.bytes for answer in answers))]
+    return [Example(whole, counted.tolist(), len(answers))]
 
 
 def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
@@ -100,7 +106,7 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
         )
     tokens = tokens[: end + 1]
     counted = [position >= start for position in range(len(tokens))]
-    return Example(tokens, counted, len(messages[-1]["content"].encode()))
+    return Example(tokens, counted)
 
 
 def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message] | None:
@@ -117,28 +123,6 @@ def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message
     return list(messages)
 
 
-def pack(found: Iterable[Example], length: int) -> Iterator[tuple[list[int], list[bool]]]:
-    """Rows of ``length`` tokens and whether each counts; a row holds as many whole examples as fit, then padding.
-
-    Examples that follow each other in a row see each other, as the documents of a text do.
-    """
-    tokens: list[int] = []
-    counted: list[bool] = []
-    for example in found:
-        if len(tokens) + len(example.tokens) > length:
-            yield pad(tokens, counted, length)
-            tokens, counted = [], []
-        tokens += example.tokens
-        counted += example.counted
-    if tokens:
-        yield pad(tokens, counted, length)
-
-
-def pad(tokens: list[int], counted: list[bool], length: int) -> tuple[list[int], list[bool]]:
-    padding = length - len(tokens)
-    return tokens + [0] * padding, counted + [False] * padding
-
-
 @dataclass
 class Part:
     """The training or the validation part: rows of ``length`` tokens, and what they hold."""
@@ -146,28 +130,30 @@ class Part:
     chat: Chat
     length: int
     rows: int = 0
-    tokens: int = 0  # that count
-    bytes: int = 0  # of the words that these stand for
+    tokens: int = 0  # without padding
+    counted: int = 0  # tokens that count
+    text_bytes: int = 0  # of the words that these stand for
     shortened: int = 0  # conversations without their first turns
     left_out: int = 0  # conversations
 
     def write(self, conversations: Iterable[list[Message]], file: IO[bytes], dtype: np.dtype) -> None:
-        for tokens, counted in pack(self._encode(conversations), self.length):
-            file.write(np.array(list(zip(tokens, counted)), dtype).tobytes())
-            self.rows += 1
-            self.tokens += sum(counted)
-
-    def _encode(self, conversations: Iterable[list[Message]]) -> Iterator[Example]:
         for messages in conversations:
             found = examples(self.chat, messages, self.length)
-            size = sum(example.bytes for example in found)
-            answers = sum(len(message["content"].encode()) for message in messages if message["role"] == "assistant")
+            answers = sum(message["role"] == "assistant" for message in messages)
             if not found:
                 self.left_out += 1
-            elif size < answers:
+            elif sum(example.answers for example in found) < answers:
                 self.shortened += 1
-            self.bytes += size
-            yield from found
+            for example in found:
+                tokens, counted, _ = example
+                row = np.zeros(self.length, dtype)
+                row["id"][: len(tokens)] = tokens
+                row["counted"][: len(tokens)] = counted
+                file.write(row.tobytes())
+                self.tokens += len(tokens)
+                self.counted += sum(counted)
+                self.text_bytes += len(example.text(self.chat.tokenizer).encode())
+            self.rows += len(found)
 
 
 def tokenize_conversations(
@@ -175,12 +161,11 @@ def tokenize_conversations(
     chat: Chat,
     context: int,
     documents: Documents,
-    *,
     val_fraction: float,
     val_documents: Documents | None = None,
     made_from: str | None = None,
 ) -> None:
-    """Write the conversations as rows of ``context + 1`` tokens into tokens.bin and tokens.json, as ``tokenize`` does.
+    """Write each conversation as a row of ``context + 1`` tokens into tokens.bin, and write tokens.json.
 
     The last ``val_fraction`` of them, or ``val_documents``, are for validation. Raises ValueError for a row of a file
     that is no conversation, and if nothing is left to train or to validate on.
@@ -224,11 +209,12 @@ def tokenize_conversations(
         train=train.rows * train.length,
         val=train.rows * train.length,
         total=(train.rows + val.rows) * train.length,
-        val_bytes=val.bytes,
-        val_tokens=val.tokens,
+        val_bytes=val.text_bytes,
+        val_tokens=val.counted,
         documents=sum(sizes),
         files=tuple(os.path.realpath(path) for path in documents.paths()),
         row=train.length,
+        row_tokens=math.ceil(train.tokens / train.rows),
         made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))

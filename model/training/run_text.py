@@ -40,8 +40,8 @@ class Text(NamedTuple):
     tokenizer: Tokenizer
     dataset: Dataset
     start_text: str  # put before a generation without a prompt
-    chat: Chat | None  # the template, if it consists of conversations
     unigram_loss: float  # nats per token when guessing each token by its frequency alone
+    chat: Chat | None = None  # the template, if the text is conversations
 
 
 def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
@@ -76,7 +76,7 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
                 f"{name} is {quantity(length, 'token')} long, which leaves no room for a sample in a context of "
                 f"{model.max_seq_len} (max_seq_len): shorten it"
             )
-    text = Text(tokenizer, dataset, data.start_text or "", chat, unigram_loss(dataset, tokenizer.vocab_size))
+    text = Text(tokenizer, dataset, data.start_text or "", unigram_loss(dataset, tokenizer.vocab_size), chat)
     return replace(run, data=data, model=model, train=train, given=given), text
 
 
@@ -127,15 +127,15 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     save_tokenizer(tokenizer, directory)
     if earlier:
         return data
-    split = {"val_fraction": data.val_fraction, "val_documents": val_documents, "made_from": made_from}
     if are_conversations:
         if find_template(directory)[1] is None:
             write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
         chat = open_chat(directory, tokenizer)
         save_tokenizer(tokenizer, directory)  # again, because the template may end a turn with another token
-        tokenize_conversations(directory, chat, run.model.max_seq_len, documents, **split)
+        context, fraction = run.model.max_seq_len, data.val_fraction
+        tokenize_conversations(directory, chat, context, documents, fraction, val_documents, made_from)
     else:
-        tokenize(directory, documents, tokenizer, **split)
+        tokenize(directory, documents, tokenizer, data.val_fraction, val_documents, made_from)
     return data
 
 

@@ -118,10 +118,11 @@ class Trainer:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
             seconds = self.clock() - started
-            tokens = self.args.batch_size * self.model.args.max_seq_len
+            context = self.model.args.max_seq_len
+            tokens = self.args.batch_size * self.dataset.window_tokens(context)
             measured["tokens_per_second"] = tokens / max(seconds, 1e-9)
             self.progress.step += 1
-            self.progress.tokens += tokens
+            self.progress.tokens += self.args.batch_size * context
             self.progress.train_seconds += seconds
             self.progress.wall_seconds = self.clock() - self.start
             done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)

@@ -6,14 +6,12 @@ from functools import partial
 
 import pytest
 from damage import change_json
-from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
+from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
 from model.decoding.chat import find_template, open_chat, user_message
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer
-
-TEXT = "".join(f"user asks {i}: what is a rope? assistant answers: {i * i} yards.\n\n" for i in range(300))
 
 # Short templates, each in the style of a family: the system message inside the first question (Llama 2), names of
 # control tokens around every message (Llama 3), and plain words around it, with EOS at the end (Zephyr).
@@ -68,18 +66,6 @@ TALK = [
     {"role": "user", "content": "日本語 🧵\n\n\nand   more, it's O'Brien & \\n"},
 ]
 SYSTEM = {"role": "system", "content": " Answer in one line. "}
-
-
-def llama3_tokenizer(directory):
-    """Like Llama 3's: byte-level BPE, and special tokens."""
-    directory.mkdir()
-    tokenizer = byte_level_tokenizer(TEXT, 400)
-    names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    tokenizer.add_special_tokens(names)
-    tokenizer.add_tokens(["<think>", "</think>"])
-    tokenizer.save(str(directory / "tokenizer.json"))
-    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": names[0], "eos_token": names[1]}
-    (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
 def llama_tokenizer(directory):

@@ -49,7 +49,7 @@ def test_the_announcement(monkeypatch):
     assert announcement(run, TEXT, Ranks(), 2400.0, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory         about 401 MB at the peak, 3.0 GB free",
-        "text           500 tokens to train on, 100 (16.7%) for validation, 0.99 bytes each, vocabulary of 11",
+        "text           500 tokens to train on, 100 (16.7%) for validation, 1.00 bytes each, vocabulary of 11",
         "documents      3",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
         "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, from base, lr 0.0003, dropout 0",
@@ -87,8 +87,8 @@ def test_a_run_ends_after_its_steps_or_its_minutes(settings, steps, time):
 
 def result(**progress):
     run = SimpleNamespace(
-        model=SimpleNamespace(parameters=lambda: []), args=TrainArgs(network="sliding:Sliding"), dataset=TEXT.dataset,
-        directory=Path("runs/my run"), progress=Progress(**progress),
+        model=SimpleNamespace(parameters=lambda: [], args=ARGS), args=TrainArgs(network="sliding:Sliding"),
+        dataset=TEXT.dataset, directory=Path("runs/my run"), progress=Progress(**progress),
     )  # fmt: skip
     return summary(run, TEXT)
 

@@ -1,0 +1,311 @@
+"""Training on conversations: which tokens count, how they are packed, and what a trained model answers."""
+
+import json
+import re
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from script_helpers import run_in_process
+from text_helpers import llama3_tokenizer
+from training_helpers import run_in_processes
+
+import evaluate
+from model import Transformer
+from model.cli import instances
+from model.decoding.batches import generate
+from model.decoding.chat import open_chat, user_message
+from model.text.dataset import UNCOUNTED
+from model.text.prepare import load_dataset
+from model.training.config import SETTINGS_CLASSES, Run
+from model.training.conversations import DEFAULT_TEMPLATE, examples
+from model.training.distributed import Ranks
+from model.training.run_directory import begin
+from model.training.run_text import prepare_text
+from model.training.trainer import Trainer
+from model.weights import load_model, load_tokenizer
+
+ANSWER = "{% generation %}{{ message.content }}<|eot_id|>{% endgeneration %}"
+# In the styles of seven families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
+LLAMA2 = """{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}\
+[INST] {{ message.content }} [/INST] {% elif message.role == 'assistant' %}ANSWER{% else %}\
+<<SYS>>{{ message.content }}<</SYS>>{% endif %}{% endfor %}"""
+MISTRAL = LLAMA2.replace("[/INST] ", "[/INST]").replace("{{ bos_token }}{% for", "{{ bos_token }} {% for")
+HEADERS = """{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
+
+{% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}{% endfor %}\
+{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>
+
+{% endif %}"""
+CHATML = """{% if messages[0].role != 'system' %}<|start_header_id|>system
+You are a helpful assistant.<|eot_id|>
+{% endif %}{% for message in messages %}<|start_header_id|>{{ message.role }}
+{% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
+{% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant
+{% endif %}"""
+ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
+{% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
+{% endfor %}{% if add_generation_prompt %}<|assistant|>
+{% endif %}"""
+STYLES = {
+    "llama2": LLAMA2, "llama3": HEADERS, "mistral": MISTRAL, "qwen2.5": CHATML, "zephyr": ZEPHYR,
+    "smollm2": CHATML.replace("a helpful", "Smol"),
+}  # fmt: skip
+# Qwen3's, shortened: the thinking of earlier answers is left out.
+QWEN3 = CHATML.replace(
+    "ANSWER", "{{ message.content if loop.last else message.content.split('</think>')[-1] }}<|eot_id|>"
+)
+
+TALK = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "What is a rope? <|eot_id|> assistant"},
+    {"role": "assistant", "content": "  A rope is 49 yards.\n"},
+    {"role": "user", "content": "And two?"},
+    {"role": "assistant", "content": "98 yards, user."},
+]
+
+
+@pytest.fixture(scope="module")
+def tokenizer_directory(tmp_path_factory):
+    directory = tmp_path_factory.mktemp("tokenizer") / "llama3"
+    llama3_tokenizer(directory)
+    return directory
+
+
+@pytest.fixture
+def chat_of(tokenizer_directory, tmp_path):
+    """``chat_of(template)`` -> (chat, the directory with tokenizer and template)."""
+
+    def build(template):
+        for file in tokenizer_directory.iterdir():
+            (tmp_path / file.name).write_bytes(file.read_bytes())
+        (tmp_path / "chat_template.jinja").write_text(template.replace("ANSWER", ANSWER), encoding="utf-8")
+        return open_chat(tmp_path, load_tokenizer(tmp_path)), tmp_path
+
+    return build
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style):
+    """Except that transformers takes the name of a control token in a message for that token."""
+    chat, directory = chat_of(STYLES[style])
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "")} for message in TALK]
+    expected = reference.apply_chat_template(talk, return_assistant_tokens_mask=True, return_dict=True)
+    (found,) = examples(chat, talk, 1000)
+    length = len(found.tokens)  # without what the template writes after the last answer
+    assert found.tokens == expected["input_ids"][:length]
+    assert found.counted == [bool(mark) for mark in expected["assistant_masks"][:length]]
+    assert not any(expected["assistant_masks"][length:])
+    assert found.text(chat.tokenizer).split() == (talk[2]["content"] + talk[4]["content"]).split()
+
+
+@pytest.mark.parametrize("style", STYLES)
+def test_only_the_answers_and_their_ends_count(chat_of, style):
+    chat, _ = chat_of(STYLES[style])
+    (found,) = examples(chat, TALK, 1000)
+    counted = [token for token, counts in zip(found.tokens, found.counted) if counts]
+    text = chat.tokenizer.decode(counted)
+    assert text.replace(" ", "").replace("\n", "") == "Aropeis49yards.98yards,user."
+    assert sum(token in chat.eos_ids for token in counted) == 2
+
+
+def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of):
+    chat, _ = chat_of(QWEN3)
+    talk = [{**message, "content": f"<think>Hm.</think>{message['content']}"} for message in TALK[1:]]
+    talk = [message if message["role"] == "assistant" else old for message, old in zip(talk, TALK[1:])]
+    found = examples(chat, talk, 1000)
+    assert len(found) == 2
+    for number, example in enumerate(found):
+        counted = [token for token, counts in zip(example.tokens, example.counted) if counts]
+        assert chat.tokenizer.decode(counted) == talk[2 * number + 1]["content"]
+
+
+def test_a_long_conversation_loses_its_first_turns_and_keeps_the_system_message(chat_of):
+    chat, _ = chat_of(STYLES["llama3"])
+    (whole,) = examples(chat, TALK, 1000)
+    (shorter,) = examples(chat, TALK, len(whole.tokens) - 1)
+    assert shorter == examples(chat, [TALK[0], *TALK[3:]], 1000)[0]
+    assert examples(chat, TALK, len(shorter.tokens) - 1) == []
+
+
+def test_a_template_that_never_ends_an_answer_is_refused(chat_of):
+    chat, _ = chat_of("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}")
+    with pytest.raises(ValueError, match="no token that ends the assistant's turn"):
+        examples(chat, TALK, 1000)
+
+
+QUESTIONS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
+
+
+def write_chats(file: Path, system: bool = False) -> list[list[dict[str, str]]]:
+    """Ten conversations whose answers do not follow from their questions, and two to validate on."""
+    rows = [
+        [
+            *([{"role": "system", "content": "Talk."}] if system else []),
+            user_message(f"Say {question}!"),
+            {"role": "assistant", "content": f"{QUESTIONS[7 * number % 10]} and {QUESTIONS[3 * number % 10]}"},
+        ]
+        for number, question in enumerate([*QUESTIONS, "one", "two"])
+    ]
+    file.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows), encoding="utf-8")
+    return rows
+
+
+def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
+    """A new run on the conversations of a file, with the text and the trainer of ``train.py``."""
+    settings = {"data": (str(file),), "dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 64, "batch_size": 3,
+                "sample_every": 0, "device": "cpu", "dtype": "float32", "val_fraction": 0.17} | settings  # fmt: skip
+    data, model, train = instances(settings, *SETTINGS_CLASSES)
+    directory.mkdir(exist_ok=True)
+    run, text = prepare_text(Run(data, model, train, frozenset(settings), directory), directory, Ranks())
+    torch.manual_seed(0)
+    return run, Trainer(Transformer(run.model), text.dataset, run.train, directory)
+
+
+@pytest.mark.parametrize("tokenizer", ["bpe", "char"])
+def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, transformers, tokenizer):
+    rows = write_chats(tmp_path / "chats.jsonl")
+    directory = tmp_path / "run"
+    _, trainer = prepared(directory, tmp_path / "chats.jsonl", tokenizer=tokenizer, max_steps=150, eval_every=1000)
+    trainer.run()
+    assert (directory / "chat_template.jinja").read_text(encoding="utf-8") == DEFAULT_TEMPLATE
+    tokenizer = load_tokenizer(directory)
+    chat = open_chat(directory, tokenizer)
+    model = load_model(directory)
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    their_tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    for question, answer in (row[-2:] for row in rows[:10]):
+        prompt = chat.encode([question])
+        new = [token for (token,) in generate(model, [prompt], 30, temperature=0.0, eos_ids=chat.eos_ids)]
+        assert tokenizer.decode([token for token in new if token is not None]).strip() == answer["content"]
+        ids = their_tokenizer.apply_chat_template([question], add_generation_prompt=True, return_dict=False)
+        assert ids == prompt
+        out = theirs.generate(torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0)
+        text = their_tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
+        assert text.strip() == answer["content"]
+
+
+def test_the_first_validation_equals_a_plain_loop_over_transformers(tmp_path, transformers):
+    write_chats(tmp_path / "chats.jsonl", system=True)
+    directory = tmp_path / "run"
+    _, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=1, val_fraction=0.5)
+    trainer.validate()
+    reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    data = load_dataset(directory)
+    nats, count = 0.0, 0
+    for start in range(0, len(data.val), data.row):
+        ids = torch.tensor(data.val[start : start + data.row].astype(np.int64))
+        counted = torch.tensor(data.val_counted[start : start + data.row])
+        losses = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
+        nats += losses[counted[1:]].sum().item()
+        count += counted[1:].sum().item()
+    assert trainer.progress.val_loss == pytest.approx(nats / count, rel=1e-4)
+    assert data.val_tokens == count
+
+
+def test_tokens_that_do_not_count_give_no_gradient(tmp_path):
+    write_chats(tmp_path / "chats.jsonl")
+    _, trainer = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_steps=1)
+    inputs, targets = trainer.dataset.batch(0, batch_size=1, context=64, seed=0)
+    assert (targets == UNCOUNTED).any()
+    hidden = trainer.model.tok_embeddings(torch.from_numpy(inputs)).detach().requires_grad_()
+    trainer.model.tok_embeddings.register_forward_hook(lambda *_: hidden)
+    trainer.loss.eval()
+    last = int(np.flatnonzero(targets[0] != UNCOUNTED)[-1])
+    trainer.loss(torch.from_numpy(inputs), torch.from_numpy(targets)).backward()
+    assert (hidden.grad[0, : last + 1].abs().sum(-1) > 0).all()  # earlier ones are read by those that count
+    assert (hidden.grad[0, last + 1 :] == 0).all()
+
+
+def batches_of(directory: Path, settings: dict, ranks: Ranks) -> None:
+    _, model, train = instances(settings, *SETTINGS_CLASSES)
+    dataset = load_dataset(directory)
+    torch.manual_seed(0)
+    trainer = Trainer(Transformer(model), dataset, train, ranks=ranks)
+    losses = [measured["train_loss"] for measured in trainer.steps()]
+    if ranks.is_first:
+        (directory / f"losses-{ranks.world_size}.json").write_text(json.dumps(losses), encoding="utf-8")
+
+
+def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
+    """Their rows have different numbers of tokens that count, so a mean of means would differ."""
+    write_chats(tmp_path / "chats.jsonl")
+    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_steps=4, batch_size=4, max_seq_len=32)
+    settings = {name: value for name, value in run.values().items() if value is not None}
+    found = []
+    for processes, rows in ((1, 4), (1, 1), (2, 1)):
+        work = partial(batches_of, tmp_path / "run", settings | {"micro_batch_size": rows})
+        if processes == 1:
+            work(Ranks())
+        else:
+            assert run_in_processes(2, work) == [0, 0]
+        found.append(json.loads((tmp_path / "run" / f"losses-{processes}.json").read_text(encoding="utf-8")))
+    assert found[1] == pytest.approx(found[0], rel=1e-5)
+    assert found[2] == pytest.approx(found[0], rel=1e-5)
+
+
+def test_the_run_says_what_was_shortened_and_left_out(tmp_path):
+    rows = [{"messages": [user_message("Go."), {"role": "assistant", "content": "word " * n}]} for n in (1, 1, 100)]
+    long = {"messages": [user_message("a " * 60), {"role": "assistant", "content": "Yes."}] * 2}
+    text = "\n".join(map(json.dumps, [*rows, long, rows[0], rows[0]]))
+    (tmp_path / "chats.jsonl").write_text(text, encoding="utf-8")
+    with pytest.warns(
+        UserWarning, match="of 6 conversations, 1 are longer and lose their first turns, and 1 are left out"
+    ):
+        prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ({"messages": []}, "3 has no message of the assistant"),
+        ({"messages": [user_message("Hi")]}, "3 has no message of the assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}, TALK[2]]}, '3, message 1 has the role "tool": give one of'),
+        (
+            {"messages": [user_message("Hi"), {"role": "assistant", "content": None}]},
+            "message 2 has null as its content",
+        ),
+        ({"text": "a text"}, "3 has no list of messages"),
+    ],
+)
+def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(tmp_path, row, complaint):
+    rows = write_chats(tmp_path / "chats.jsonl")
+    lines = [*({"messages": each} for each in rows[:2]), row, *({"messages": each} for each in rows[2:])]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        prepared(tmp_path / "run", tmp_path / "chats.jsonl")
+
+
+def test_conversations_and_texts_are_not_mixed(tmp_path):
+    write_chats(tmp_path / "chats.jsonl")
+    (tmp_path / "text.txt").write_text("A text.", encoding="utf-8")
+    data = (str(tmp_path / "chats.jsonl"), str(tmp_path / "text.txt"))
+    with pytest.raises(ValueError, match=r"chats.jsonl holds conversations, .*text.txt texts: give files of one kind"):
+        prepared(tmp_path / "run", tmp_path, data=data)
+
+
+def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
+    write_chats(tmp_path / "chats.jsonl")
+    directory = tmp_path / "run"
+    run, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=2, val_fraction=0.5)
+    trainer.run()
+    begin(run, directory)
+    opened, text = prepare_text(replace(run, resume=True), directory, Ranks())
+    assert text.chat
+    assert opened == replace(run, resume=True)
+    assert run.model.max_seq_len == 64
+    validation = json.loads((directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
+
+    last = (tmp_path / "chats.jsonl").read_text(encoding="utf-8").splitlines()[6:]
+    (tmp_path / "last.jsonl").write_text("\n".join(last), encoding="utf-8")
+    for arguments in ([directory], [directory, "--data", tmp_path / "last.jsonl"]):
+        assert run_in_process(evaluate.main, "evaluate.py", *arguments, "--json") == 0
+        total = json.loads(capsys.readouterr().out.splitlines()[-1])
+        assert total["nats_per_token"] == pytest.approx(validation["val_loss"], rel=1e-5)
+        assert total["bits_per_byte"] == pytest.approx(validation["val_bits_per_byte"], rel=1e-5)
+        assert total["tokens"] == text.dataset.val_tokens
