@@ -1,28 +1,26 @@
 """Check the reader's functions: find the wrong version of mistakes.txt that gives the same results, and name it.
 
 in_model.py    puts the functions into a trained model
-process.py     runs the functions in a process of their own, within limits
-reader.py      loads the reader's files
-calls.py       calls of the reader's functions, their exceptions, and the order of their arguments
+reader.py      loads the reader's files and calls their functions, with the arguments in the reader's order
 probes.py      the calls by which functions are compared, and the forms in which tables and results may be written
 mistakes.txt   right functions, and below each line what is written there by mistake, with a name and why it is wrong
 mistakes.py    reads and runs them
 judge.py       compares, and finds the first number that differs
 rotation.py    what a rotation does to a pair, as algebra
-verdict.py     the text
 
 A right function is right however it is written, because only results are compared.
 """
 
 import math
+import warnings
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
 from ..topic import Report, Table
 from .in_model import in_model
-from .process import judge_files
-from .verdict import STEPS, UNWRITTEN
+from .judge import EXERCISES, Conventions, Verdict, counterparts, judge
+from .reader import Reader, Stopped
 
 
 def check(
@@ -30,7 +28,7 @@ def check(
         Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"
     ] = None,
     hint: Annotated[bool, "show what differs, without the name of the mistake"] = False,
-    seconds: Annotated[float, "time limit of each of your functions and files"] = 5.0,
+    seconds: Annotated[float, "seconds that each file, and each call of your functions, may compute"] = 5.0,
     run: Annotated[Path | None, "a trained model in which your functions are then used, also if they are wrong"] = None,
     prompt: Annotated[str, "the beginning of the text that this model writes"] = "The",
 ) -> Report:
@@ -46,24 +44,42 @@ def check(
         )
     if not 0 < seconds < math.inf:
         raise ValueError(f"seconds is {seconds:g}: give a number above 0")
-    files = python_files(file)
-    verdicts, conventions = judge_files(files, seconds)
-    judged = [verdict.function for verdict in verdicts if verdict.function in STEPS]
-    if not judged:
-        problems = [verdict.problem for verdict in verdicts if verdict.problem]
-        names = ", ".join(STEPS)
+    conventions = Conventions()
+    reader = Reader(python_files(file), seconds)
+    verdicts = judge_all(reader, seconds, conventions)
+    names = ", ".join(EXERCISES)
+    if not verdicts:
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
-        raise ValueError((problems or [nothing])[0])
-    lines = [line for verdict in verdicts for line in verdict.lines(hint)]
-    absent = [name for name in STEPS if name not in judged]
+        raise ValueError(next(iter(reader.problems.values()), nothing))
+    lines = [*reader.problems.values(), *(line for verdict in verdicts.values() for line in verdict.lines(hint))]
+    absent = [name for name in EXERCISES if name not in verdicts]
     if absent:
         lines.append(f"not found: {', '.join(absent)}")
-    is_good = all(verdict.is_good for verdict in verdicts)
+    is_good = not reader.problems and all(verdict.is_good for verdict in verdicts.values())
     tables: list[Table | str] = ["\n".join(lines)]
     if run is not None:
-        written = [each.function for each in verdicts if each.outcome not in (UNWRITTEN, "stopped", "unloaded")]
-        tables.append(in_model(files, written, conventions, run, prompt))
+        tables.append(in_model(reader, conventions, run, prompt))
     return Report(tables, code=int(not is_good))
+
+
+def judge_all(reader: Reader, seconds: float, conventions: Conventions) -> dict[str, Verdict]:
+    """The verdicts. A function that is not right is replaced by ours, so that no other function fails because of it."""
+    verdicts = {}
+    ours = counterparts(conventions)
+    functions = reader.functions(EXERCISES)
+    for name, function in ours.items():
+        reader.use(name, function, replace=False)
+    with warnings.catch_warnings(action="ignore"):
+        for name, (function, path) in functions.items():
+            try:
+                verdicts[name] = judge(name, function, path, conventions, seconds)
+            except Stopped as stopped:
+                verdicts[name] = Verdict(name, "stopped", str(stopped))
+            if name in ours and name not in conventions.right:
+                reader.use(name, ours[name])
+    for name, (function, _) in functions.items():
+        reader.use(name, function)
+    return verdicts
 
 
 def python_files(path: Path) -> list[Path]:

@@ -15,51 +15,45 @@ from model.transformer import Transformer
 from model.weights.layout import is_rotated, to_halves
 
 from ..topic import Table, losses_of, open_model, open_windows
-from .calls import Caller, parameters
-from .judge import PARAMETERS, Conventions, takes_args, version
-from .probes import COMPLEX, Raised, read_table, write_table
-from .reader import reader_of
+from .judge import EXERCISES, ROTATED, Conventions, takes_args
+from .mistakes import HELPERS
+from .probes import read_table
+from .reader import Caller, Raised, Reader, parameters
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
-
-
-class Mine(NamedTuple):
-    """The functions of the reader, and the form and layout in which they rotate."""
-
-    calls: dict[str, Caller]
-    form: str
-    layout: str
+SECONDS = 60.0  # time limit of a call
 
 
 class ReadersAttention(Attention):
     """The attention layer with the reader's functions in place of ours."""
 
-    def __init__(self, args: ModelArgs, mine: Mine) -> None:
+    def __init__(self, args: ModelArgs, calls: dict[str, Caller], conventions: Conventions) -> None:
         super().__init__(args)
-        self.mine = mine
+        self.calls, self.conventions = calls, conventions
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
-        calls = self.mine.calls
+        calls, views = self.calls, self.conventions.views
         B, T, _ = x.shape
         xq, xk, xv = (w(x).view(B, T, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
         xq, xk = self.q_norm(xq), self.k_norm(xk)
-        table = write_table(self.mine.form, freqs_cis)
         if "causal_mask" in calls:
             mask = calls["causal_mask"](start_pos, T)
         attention = calls.get("attention")
-        if attention is not None and "freqs_cis" in attention.names and cache is None:  # it rotates, too
+        if attention is not None and attention.names != ROTATED and cache is None:  # it rotates, too
             causal = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
-            return self.wo(attention(xq, xk, xv, table, causal).reshape(B, T, -1))
+            return self.wo(views["attention"](xq, xk, xv, freqs_cis, causal).reshape(B, T, -1))
 
-        rotate = calls.get("apply_rotary_emb")
-        ours = version("apply_rotary_emb", (), self.mine.layout)
-        xq, xk = rotate(xq, xk, table) if rotate else ours(xq, xk, freqs_cis)
+        if "apply_rotary_emb" in views:
+            xq, xk = views["apply_rotary_emb"](xq, xk, freqs_cis)
+        else:
+            rotate = HELPERS[self.conventions.layout]["rotate"]
+            xq, xk = rotate(xq, freqs_cis), rotate(xk, freqs_cis)
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
-        if attention is not None and "freqs_cis" not in attention.names and mask is not None:
+        if attention is not None and attention.names == ROTATED and mask is not None:
             out = attention(xq, xk, xv, mask)
         else:
             out = self.attend(xq, xk, xv, mask)
@@ -74,23 +68,13 @@ class Caches(NamedTuple):
     batch_size: int = 1
 
 
-def in_model(
-    files: Sequence[Path], names: Sequence[str], conventions: Conventions, path: Path | None, prompt: str
-) -> Table:
-    """The model at ``path`` as it is, and with the functions of these names in the files.
+def in_model(reader: Reader, conventions: Conventions, path: Path | None, prompt: str) -> Table:
+    """The model at ``path`` as it is, and with the reader's functions that ran.
 
     Raises ValueError if one of them raises an exception or returns something of another shape.
     """
     network, tokenizer = open_model(path)
-    functions = reader_of(files).functions()
-    calls = {
-        name: Caller(function, ("xq", "xk", "xv", "mask"), file)
-        if name == "attention" and len(parameters(function)) == 4
-        else Caller(function, PARAMETERS[name], file)
-        for name, (function, file) in functions.items()
-        if name in names
-    }
-    mine = Mine(calls, conventions.table or COMPLEX, conventions.layout)
+    calls = calls_of(reader, conventions)
     try:
         texts, source = open_windows(path, (), tokenizer, WINDOWS, min(LENGTH, network.args.max_seq_len) + 1)
     except ValueError:  # a published model has no text here
@@ -98,11 +82,11 @@ def in_model(
         texts, source = torch.tensor([ids]), "what the model itself writes"
     rows = []
     try:
-        changed = with_functions(network, mine)
+        changed = with_functions(network, calls, conventions)
         for name, each in (("the model", network), ("with your functions", changed)):
             with torch.no_grad():
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            cache = caches_of(mine, network.args) if each is changed else KVCache(network.args)
+            cache = caches_of(calls, network.args) if each is changed else KVCache(network.args)
             start = time.perf_counter()
             ids = written(each, cache, tokenizer.encode(prompt))
             speed = NEW_TOKENS / (time.perf_counter() - start)
@@ -113,19 +97,29 @@ def in_model(
     return Table("In a model", ("", "loss", "tokens/s", "text"), rows, notes)
 
 
-def with_functions(network: Transformer, mine: Mine) -> Transformer:
+def calls_of(reader: Reader, conventions: Conventions) -> dict[str, Caller]:
+    """The functions that ran."""
+    calls = {}
+    for name, (function, file) in reader.functions(conventions.views).items():
+        is_rotated_before = name == "attention" and len(parameters(function)) == 4
+        names = ROTATED if is_rotated_before else EXERCISES[name].arguments
+        calls[name] = Caller(function, names, file, SECONDS)
+    return calls
+
+
+def with_functions(network: Transformer, calls: dict[str, Caller], conventions: Conventions) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
     changed = Transformer(args)
     for layer in changed.layers:
-        layer.attention = ReadersAttention(args, mine)
+        layer.attention = ReadersAttention(args, calls, conventions)
     weights = network.state_dict()
-    if mine.layout == "halves":
+    if conventions.layout == "halves":
         weights |= {name: to_halves(x, args.head_dim) for name, x in weights.items() if is_rotated(name)}
     changed.load_state_dict(weights)
     changed.freqs_cis = network.freqs_cis
-    if "precompute_freqs_cis" in mine.calls and args.rope_scaling is None:
-        raw = mine.calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
+    if "precompute_freqs_cis" in calls and args.rope_scaling is None:
+        raw = calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
         table = read_table(raw, args.head_dim // 2)
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
@@ -133,13 +127,13 @@ def with_functions(network: Transformer, mine: Mine) -> Transformer:
     return changed.eval()
 
 
-def caches_of(mine: Mine, args: ModelArgs) -> Any:
+def caches_of(calls: dict[str, Caller], args: ModelArgs) -> Any:
     """The reader's cache, if there is one, for one text."""
-    call = mine.calls.get("KVCache")
+    call = calls.get("KVCache")
     if call is None:
         return KVCache(args)
     if takes_args(call):
-        made = Caller(call.function, ("args", "batch_size"), call.path)(args, 1)
+        made = Caller(call.function, ("args", "batch_size"), call.path, SECONDS)(args, 1)
         return Caches(made.layers, args.max_seq_len)
     sizes = (1, args.n_kv_heads, args.max_seq_len, args.head_dim)
     return Caches([call(*sizes) for _ in range(args.n_layers)], args.max_seq_len)

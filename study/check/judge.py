@@ -1,5 +1,6 @@
 """The verdict on one function: the version of mistakes.txt with the same results, and the first number that differs."""
 
+import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,12 +10,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from model.config import ModelArgs
 
-from .calls import Caller, kind, parameters
-from .mistakes import FUNCTIONS, MISTAKES, Version
+from .mistakes import FUNCTIONS, HELPERS, MISTAKES, Mistake, Version
 from .probes import (
     CACHE,
     COMPLEX,
@@ -28,46 +27,50 @@ from .probes import (
     TOLERANCE,
     Check,
     Probe,
-    Raised,
     Slots,
-    Unwritten,
     attempt,
+    empty_slots,
     form_of,
+    read_table,
     same,
     side,
     write_table,
-)  # fmt: skip
-from .rotation import rotation_findings
-from .verdict import HALF_SPLIT, RIGHT, UNWRITTEN, Finding, Named, Verdict
+)
+from .reader import Caller, Raised, Unwritten, kind, parameters
+from .rotation import Finding, rotation_findings
 
+
+class Exercise(NamedTuple):
+    """A function to write: the step of docs/rope.md about it, its arguments, and the axes of its result."""
+
+    step: int
+    arguments: tuple[str, ...]
+    axes: tuple[str, ...]
+    parts: tuple[str, ...] = ()  # of its result, if that is a tuple
+
+
+VECTORS = ("row of the batch", "token", "head", "channel")
+EXERCISES = {
+    "precompute_freqs_cis": Exercise(5, ("dim", "end", "theta"), ("position", "pair"), ("table", "half precision")),
+    "reshape_for_broadcast": Exercise(4, ("freqs_cis", "x"), (*VECTORS[:3], "pair")),
+    "apply_rotary_emb": Exercise(3, ("xq", "xk", "freqs_cis"), VECTORS, ("q", "k")),
+    "to_neighbours": Exercise(3, ("wq", "wk", "n_heads", "n_kv_heads"), ("row", "column"), ("wq", "wk")),
+    "to_halves": Exercise(3, ("wq", "wk", "n_heads", "n_kv_heads"), ("row", "column"), ("wq", "wk")),
+    "causal_mask": Exercise(8, ("start_pos", "T"), ("token", "key")),
+    "KVCache": Exercise(
+        8,
+        ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
+        ("row of the batch", "head", "slot", "channel"),
+        ("keys", "values"),
+    ),
+    "attention": Exercise(7, ("xq", "xk", "xv", "freqs_cis", "mask"), VECTORS),
+}
+ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
+FOR = ", for vectors "  # between the form of the table and the axes of the vectors
 LAYOUTS = ("neighbours", "halves")
-PARAMETERS = {
-    "precompute_freqs_cis": ("dim", "end", "theta"),
-    "reshape_for_broadcast": ("freqs_cis", "x"),
-    "apply_rotary_emb": ("xq", "xk", "freqs_cis"),
-    "to_neighbours": ("wq", "wk", "n_heads", "n_kv_heads"),
-    "to_halves": ("wq", "wk", "n_heads", "n_kv_heads"),
-    "causal_mask": ("start_pos", "T"),
-    "KVCache": ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
-    "attention": ("xq", "xk", "xv", "freqs_cis", "mask"),
-}
-AXES = {
-    "precompute_freqs_cis": ("position", "pair"),
-    "reshape_for_broadcast": ("row of the batch", "token", "head", "pair"),
-    "apply_rotary_emb": ("row of the batch", "token", "head", "channel"),
-    "to_neighbours": ("row", "column"),
-    "to_halves": ("row", "column"),
-    "causal_mask": ("token", "key"),
-    "KVCache": ("row of the batch", "head", "slot", "channel"),
-    "attention": ("row of the batch", "token", "head", "channel"),
-}
-PARTS = {
-    "precompute_freqs_cis": ("table", "half precision"),
-    "apply_rotary_emb": ("q", "k"),
-    "to_neighbours": ("wq", "wk"),
-    "to_halves": ("wq", "wk"),
-    "KVCache": ("keys", "values"),
-}
+RIGHT, UNWRITTEN = "right", "not written yet"
+HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
+View = Callable[..., Any]  # the reader's function as one with the arguments and results of the right one
 
 
 @dataclass
@@ -77,6 +80,63 @@ class Conventions:
     table: str = ""  # one of FORMS, once it is known
     layout: str = "neighbours"
     right: set[str] = field(default_factory=set)
+    views: dict[str, View] = field(default_factory=dict)  # of the functions that ran
+
+
+class Named(NamedTuple):
+    """A mistake that the reader made, in q, k or v only, and the line of mistakes.txt that gives the same results."""
+
+    mistake: Mistake
+    only: str = ""
+    wrong: str = ""
+    right: str = ""
+
+    @property
+    def where(self) -> str:
+        return f", in {self.only} only" if self.only else ""
+
+
+@dataclass
+class Verdict:
+    """The outcome for one function: one of the texts above, or wrong, raised (an exception) or stopped."""
+
+    function: str
+    outcome: str
+    problem: str = ""  # why it raised or stopped
+    named: list[Named] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    @property
+    def is_good(self) -> bool:
+        return self.outcome.startswith(RIGHT) or self.outcome == UNWRITTEN
+
+    def lines(self, hint_only: bool) -> Iterator[str]:
+        """The text; as a hint, without the names of mistakes and the reasons."""
+        details = [each.where[2:] if hint_only else each.mistake.name + each.where for each in self.named]
+        if not self.named and not self.findings:
+            details = [self.problem]
+        text = ", and ".join(dict.fromkeys(filter(None, details)))
+        colon = ", " if hint_only and self.named else ": "
+        yield f"{self.function}: {self.outcome}{colon if text else ''}{text}"
+        for finding in self.findings:
+            yield from wrapped(f"{finding.measured}:")
+            yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
+        if self.findings and self.problem:
+            yield from wrapped(f"It also raises an exception: {self.problem}")
+        for each in self.named if not hint_only else ():
+            if each.wrong:
+                yield from wrapped(f"The same results come from {each.wrong} in place of {each.right}.")
+            yield from wrapped(f"{each.mistake.why} {see(each.mistake.step)}")
+        if self.outcome == "wrong" and not self.named and not hint_only:
+            yield from wrapped(f"This mistake has no name. {see(EXERCISES[self.function].step)}")
+
+
+def see(step: int) -> str:
+    return f"See docs/{'rope.md' if step <= 8 else 'rope-models.md'}, step {step}."
+
+
+def wrapped(text: str, indent: str = "  ") -> list[str]:
+    return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
 class Match(NamedTuple):
@@ -87,101 +147,67 @@ class Match(NamedTuple):
     form: str
 
 
-class FusedCalls(TorchFunctionMode):
-    """Records whether a function that computes attention as a whole is called."""
-
-    name = ""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if "attention" in getattr(func, "__name__", ""):
-            self.name = func.__name__
-        return func(*args, **(kwargs or {}))
-
-
-@dataclass
-class Observed:
-    """What a function of the reader did at the probes, in each form of the table in which it was called."""
-
-    name: str
-    call: Caller
-    views: dict[str, Callable[..., Any]]
-    seen: dict[str, list[Any]]
-    fused: str  # a function of torch for all of attention, if it was called
-    is_written: bool = True
-
-
-def observe(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Observed:
-    """Call the function; only this may take long or end the process."""
-    names = PARAMETERS[name]
-    if name == "attention" and len(parameters(written)) == 4:  # (B, H, T, D), rotated before, as in model/attention.py
-        names = ("xq", "xk", "xv", "mask")
-    call = Caller(written, names, path)
-    observed = Observed(name, call, views_of(name, call, conventions), {}, "")
+def judge(
+    name: str, written: Callable[..., Any], path: Path, conventions: Conventions, seconds: float = 5.0
+) -> Verdict:
+    """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
+    arguments = EXERCISES[name].arguments
+    if name == "attention" and len(parameters(written)) == 4:
+        arguments = ROTATED
+    call = Caller(written, arguments, path, seconds)
+    layouts = layouts_of(name, conventions)
     try:
-        with FusedCalls() as fused:
-            for form, view in observed.views.items():
-                observed.seen[form] = results_of(name, view)
-                if len(observed.seen) == 1 and not isinstance(observed.seen[form][0], Raised):
-                    break  # it reads this form, the one of the reader's own table
-        observed.fused = fused.name
+        views, seen, problem = run(name, call, conventions)
     except Unwritten:
-        observed.is_written = False
-    return observed
-
-
-def judge(observed: Observed, conventions: Conventions) -> Verdict:
-    """The verdict on one function; what it shows is added to the conventions."""
-    name, call, views, seen = observed.name, observed.call, observed.views, observed.seen
-    if not observed.is_written:
         return Verdict(name, UNWRITTEN)
-    running = without_exceptions(seen)
-    if not running:
-        return Verdict(name, "raised", str(next(iter(seen.values()))[0]))
-    form = next(iter(running))
-    if not all(map(same, results_of(name, views[form]), running[form])):
+    if not seen:
+        return Verdict(name, "raised", problem)
+    form = next(iter(seen))
+    conventions.views[name] = views[form]
+    if not all(map(same, results_of(name, views[form]), seen[form])):
         return Verdict(name, "wrong", named=[Named(MISTAKES["different numbers on each call"])])
-    match = search(name, running, layouts_of(name, conventions))
+    match = search(name, seen, layouts)
     named = [] if match is None else [named_version(version) for version in match.versions]
     if match is None and name == "apply_rotary_emb":
-        match, named = search_in_q_and_k({form: views[form] for form in running}, layouts_of(name, conventions))
+        match, named = search_in_q_and_k({form: views[form] for form in seen}, layouts)
+    form, layout = (match.form, match.layout) if match else (form, conventions.layout)
+    conventions.views[name] = views[form]
+    if match is not None and not named:
+        named = right_but(name, form, call, conventions)
+        if named:
+            return Verdict(name, "wrong", named=named)
+        conventions.right.add(name)
+    if name == "apply_rotary_emb":
+        conventions.table, conventions.layout = form.split(FOR)[0], layout
     if match is None or named:
-        form, layout = (match.form, match.layout) if match else (form, conventions.layout)
-        if name == "apply_rotary_emb":
-            conventions.table, conventions.layout = form, layout
         return wrong(name, views[form], seen[form], layout, named)
-
-    named = right_but(match, conventions, observed)
-    if named:
-        return Verdict(name, "wrong", named=named)
     if name == "precompute_freqs_cis":
         conventions.table = form_of(call(8, 7, 3.0), pairs=4)
-    if name in ("apply_rotary_emb", "attention"):
-        conventions.table, conventions.layout = match.form, match.layout
-    conventions.right.add(name)
-    outcome = HALF_SPLIT if match.layout == "halves" else RIGHT
+    outcome = HALF_SPLIT if layout == "halves" else RIGHT
     order = call.other_order()
     return Verdict(name, f"{outcome}, with the arguments in the order ({order})" if order else outcome)
 
 
-def without_exceptions(seen: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Without the forms in which the function raised an exception at the first two probes."""
-    return {form: results for form, results in seen.items() if not all(isinstance(x, Raised) for x in results[:2])}
+def layouts_of(name: str, conventions: Conventions) -> Sequence[str]:
+    """The layouts that the function may have."""
+    if name not in ("apply_rotary_emb", "attention"):
+        return ("",)
+    return (conventions.layout,) if "apply_rotary_emb" in conventions.right else LAYOUTS
 
 
-def right_but(match: Match, conventions: Conventions, observed: Observed) -> list[Named]:
+def right_but(name: str, form: str, call: Caller, conventions: Conventions) -> list[Named]:
     """Mistakes of a function with the right results."""
-    name = observed.name
-    if observed.call.overwritten:
+    if call.overwrites:
         return [Named(MISTAKES["an argument is overwritten"])]
-    if name == "attention" and observed.fused:
-        return [Named(MISTAKES["a fused attention function"])]
-    if name == "apply_rotary_emb" and match.form != conventions.table and "precompute_freqs_cis" in conventions.right:
-        is_mixed = {match.form, conventions.table} == {HALVES, NEIGHBOURS}
+    is_known = name == "apply_rotary_emb" and "precompute_freqs_cis" in conventions.right
+    table = form.split(FOR)[0]
+    if is_known and table != conventions.table:
+        is_mixed = {table, conventions.table} == {HALVES, NEIGHBOURS}
         return [Named(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
     return []
 
 
-def wrong(name: str, view: Callable[..., Any], results: list[Any], layout: str, named: list[Named]) -> Verdict:
+def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Named]) -> Verdict:
     """The verdict with what differs first."""
     right = results_of(name, version(name, (), layout))
     verdict = Verdict(name, "wrong", named=named)
@@ -197,28 +223,77 @@ def wrong(name: str, view: Callable[..., Any], results: list[Any], layout: str, 
     return verdict
 
 
-# Views: the reader's function as one with the arguments and results of the right one, for each form of the table.
+# The ways to call a function: with the table in each form, and for vectors with fewer axes.
 
 
-def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Callable[..., Any]]:
+def run(name: str, call: Caller, conventions: Conventions) -> tuple[dict[str, View], dict[str, list[Any]], str]:
+    """The function in each form in which it runs, its results at the probes, and the first exception otherwise."""
+    views = views_of(name, call, conventions)
+    fewer = views_of_fewer_axes(views) if name in ("apply_rotary_emb", "attention") else {}
+    seen: dict[str, list[Any]] = {}
+    problem = ""
+    for group in (views, fewer):
+        for form, view in group.items():
+            results = results_of(name, view)
+            problem = problem or str(results[0])
+            if not all(isinstance(result, Raised) for result in results[:2]):
+                seen[form] = results
+                if len(seen) == 1 and not isinstance(results[0], Raised):
+                    return views | fewer, seen, problem
+        if seen:
+            break
+    return views | fewer, seen, problem
+
+
+def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, View]:
     if name == "KVCache":
         return {"": partial(new_cache, call)}
     if name == "reshape_for_broadcast":
         return reshape_views(call, conventions)
-    forms = dict.fromkeys([conventions.table or COMPLEX, *FORMS])
-    if name == "apply_rotary_emb":
-        return {form: lambda xq, xk, table, form=form: call(xq, xk, write_table(form, table)) for form in forms}
-    if name == "attention" and len(call.names) == 4:
+    if call.names == ROTATED:
         return {"": partial(with_rotation, call, conventions.layout)}
-    if name == "attention":
-        return {
-            form: lambda xq, xk, xv, table, mask, form=form: call(xq, xk, xv, write_table(form, table), mask)
-            for form in ([conventions.table] if conventions.table else forms)
-        }
-    return {"": call}
+    if "freqs_cis" not in call.names:
+        return {"": call}
+    forms = [conventions.table] if name == "attention" and conventions.table else FORMS
+    return {form: partial(with_table, call, form) for form in dict.fromkeys([conventions.table or COMPLEX, *forms])}
 
 
-def reshape_views(call: Caller, conventions: Conventions) -> dict[str, Callable[..., Any]]:
+def with_table(call: Caller, form: str, *given: Tensor) -> Any:
+    return call(*(write_table(form, x) if x.is_complex() else x for x in given))
+
+
+def with_rotation(call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor, table: Tensor, mask: Tensor) -> Any:
+    """An attention of rotated queries and keys (B, H, T, D)."""
+    rotate = HELPERS[layout]["rotate"]
+    q, k, v = (x.transpose(1, 2) for x in (rotate(xq, table), rotate(xk, table), xv))
+    return call(q, k, v, mask).transpose(1, 2)
+
+
+def views_of_fewer_axes(views: dict[str, View]) -> dict[str, View]:
+    """The functions as ones of vectors (B, T, D), (T, H, D) or (T, D)."""
+    found: dict[str, View] = {}
+    for form, view in views.items():
+        found[f"{form}{FOR}(B, T, D)"] = partial(one_by_one, view, 2)
+        found[f"{form}{FOR}(T, H, D)"] = partial(one_by_one, view, 0)
+        found[f"{form}{FOR}(T, D)"] = partial(one_by_one, partial(one_by_one, view, 1), 0)
+    return found
+
+
+def one_by_one(view: View, axis: int, *given: Tensor) -> Any:
+    """Call the function for each row of the batch or head. H / K heads of queries share one of keys."""
+    vectors = [x for x in given if x.ndim > 2]
+    others = [x for x in given if x.ndim <= 2]  # the table and the mask
+    count = vectors[0].shape[axis]
+    results = [view(*(x.select(axis, n * x.shape[axis] // count) for x in vectors), *others) for n in range(count)]
+    if torch.is_tensor(results[0]):
+        return torch.stack(results, axis)
+    return tuple(
+        torch.stack([result[part] for result in results[:: count // x.shape[axis]]], axis)
+        for part, x in enumerate(vectors)
+    )
+
+
+def reshape_views(call: Caller, conventions: Conventions) -> dict[str, View]:
     """For a table of cosines and sines, the function may take one of them or both."""
 
     def of_one(table: Tensor, x: Tensor) -> Any:
@@ -227,15 +302,9 @@ def reshape_views(call: Caller, conventions: Conventions) -> dict[str, Callable[
     def of_both(table: Tensor, x: Tensor) -> Any:
         return torch.complex(*call((table.real, table.imag), x.real))
 
-    return (
-        {COMPLEX: call} if conventions.table in (COMPLEX, STACKED) else {COMPLEX: call, SINGLE: of_one, "both": of_both}
-    )
-
-
-def with_rotation(call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor, table: Tensor, mask: Tensor) -> Any:
-    """An attention of rotated queries and keys (B, H, T, D)."""
-    q, k = (FUNCTIONS["rotate"].run((), layout, x, table) for x in (xq, xk))
-    return call(*(x.transpose(1, 2) for x in (q, k, xv)), mask).transpose(1, 2)
+    if conventions.table in (COMPLEX, STACKED):
+        return {COMPLEX: call}
+    return {COMPLEX: call, SINGLE: of_one, "both": of_both}
 
 
 def new_cache(call: Caller) -> Callable[..., Any]:
@@ -246,11 +315,11 @@ def new_cache(call: Caller) -> Callable[..., Any]:
     """
     B, K, S, D = CACHE
     if not takes_args(call):
-        return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path)
+        return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path, call.seconds)
     args = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
-    cache = Caller(call.function, ("args", "batch_size"), call.path)(args, B)
+    cache = Caller(call.function, ("args", "batch_size"), call.path, call.seconds)(args, B)
     layer = cache.layers[0] if hasattr(cache, "layers") else cache
-    update = Caller(layer.update, ("start_pos", "xk", "xv"), call.path)
+    update = Caller(layer.update, ("start_pos", "xk", "xv"), call.path, call.seconds)
 
     def checked(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
         if start_pos + xk.shape[2] > S:
@@ -267,35 +336,34 @@ def takes_args(call: Caller) -> bool:
 # The search for a version with the reader's results.
 
 
-def results_of(name: str, function: Callable[..., Any]) -> list[Any]:
+def results_of(name: str, function: View) -> list[Any]:
     return [attempt(probe, function) for probe in PROBES[name].values()]
 
 
-def version(name: str, versions: Sequence[Version], layout: str) -> Callable[..., Any]:
+def version(name: str, versions: Sequence[Version], layout: str) -> View:
     """The function with these versions of its lines."""
     run = partial(FUNCTIONS[name].run, versions, layout)
     if name != "KVCache":
         return run
-    shared = [torch.zeros(2, *CACHE)]
+    shared = empty_slots()
     return lambda: partial(run, Slots(shared))
 
 
 def search(name: str, seen: dict[str, list[Any]], layouts: Sequence[str]) -> Match | None:
     """The right function, or the version with one or two wrong lines, with the results seen in one of the forms."""
+    tolerance = tolerance_of(name)
     rights = {layout: results_of(name, version(name, (), layout)) for layout in layouts}
     for layout, form in product(layouts, seen):
-        if all_same(rights[layout], seen[form], tolerance_of(name)):
+        if all_same(rights[layout], seen[form], tolerance):
             return Match((), layout, form)
     for most in (1, 2):
         found: list[Match] = []
         for layout in layouts:
             for form, versions in candidates(name, seen, layout, most):
                 results = results_of(name, version(name, versions, layout))
-                if versions and agrees(results, seen[form], rights, tolerance_of(name)):
+                if versions and agrees(results, seen[form], rights, tolerance):
                     found.append(Match(versions, layout, form))
-                    if all_same(
-                        results, seen[form], tolerance_of(name)
-                    ):  # it raises exceptions where the reader's does
+                    if all_same(results, seen[form], tolerance):  # it raises exceptions where the reader's does
                         return found[-1]
         if found:
             return found[0]
@@ -312,8 +380,7 @@ def candidates(
         n = next(n for n, result in enumerate(results) if not isinstance(result, Raised))
         firsts.setdefault(n, []).append(form)
     for n, forms in firsts.items():
-        probe = probes[n]
-        for versions, found in results_at(name, probe, layout, most):
+        for versions, found in results_at(name, probes[n], layout, most):
             for form in forms:
                 if same(found, seen[form][n], tolerance_of(name)):
                     yield form, versions
@@ -343,14 +410,7 @@ def tolerance_of(name: str) -> float:
     return TABLE_TOLERANCE if name == "precompute_freqs_cis" else TOLERANCE
 
 
-def layouts_of(name: str, conventions: Conventions) -> Sequence[str]:
-    """The layouts that the function may have."""
-    if name not in ("apply_rotary_emb", "attention"):
-        return ("",)
-    return (conventions.layout,) if "apply_rotary_emb" in conventions.right else LAYOUTS
-
-
-def search_in_q_and_k(views: dict[str, Callable[..., Any]], layouts: Sequence[str]) -> tuple[Match | None, list[Named]]:
+def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> tuple[Match | None, list[Named]]:
     """The versions of ``rotate`` that give q, and those that give k."""
     q = search_in_one({form: side(view, 0) for form, view in views.items()}, layouts)
     k = search_in_one({q.form: side(views[q.form], 1)}, (q.layout,)) if q else None
@@ -362,9 +422,10 @@ def search_in_q_and_k(views: dict[str, Callable[..., Any]], layouts: Sequence[st
     return q, [each for each in in_q if each in in_k] + only_q + only_k
 
 
-def search_in_one(views: dict[str, Callable[..., Any]], layouts: Sequence[str]) -> Match | None:
+def search_in_one(views: dict[str, View], layouts: Sequence[str]) -> Match | None:
     seen = {form: results_of("rotate", view) for form, view in views.items()}
-    return search("rotate", without_exceptions(seen), layouts)
+    running = {form: results for form, results in seen.items() if not all(isinstance(x, Raised) for x in results[:2])}
+    return search("rotate", running, layouts)
 
 
 def named_version(version: Version) -> Named:
@@ -379,7 +440,7 @@ def differences(name: str, yours: Any, expected: Any, where: str) -> Iterator[Fi
         if isinstance(expected[0], str):
             yield from differences(name, yours[1], expected[1], expected[0])
             return
-        names = PARTS.get(name, ())
+        names = EXERCISES[name].parts
         for number, pair in enumerate(zip(yours, expected)):
             part = f"{where}, {names[number]}" if len(names) == len(expected) else where
             yield from differences(name, *pair, part)
@@ -393,23 +454,35 @@ def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
     if yours.shape != expected.shape:
         return Finding(f"{where}: the shape", kind(yours), kind(expected))
     if yours.dtype != expected.dtype:
-        return Finding(f"{where}: the numbers are", *(number_kind(x) for x in (yours, expected)))
+        return Finding(f"{where}: the dtype", *(str(x.dtype)[6:].rstrip("0123456789") for x in (yours, expected)))
     if name == "causal_mask":
         token = int((yours != expected).any(1).nonzero()[0])
         seen = (", ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in (yours[token], expected[token]))
         position = expected.shape[1] - expected.shape[0] + token
         return Finding(f"{where}: token {token} is at position {position}; it sees the keys", *seen)
-    wrong = ~torch.isclose(yours, expected, TOLERANCE, TABLE_TOLERANCE)
-    at = (wrong if wrong.any() else yours != expected).nonzero()[0].tolist()
-    place = ", ".join(f"{axis} {number}" for axis, number in zip(AXES[name], at))
-    return Finding(f"{where}: {place}", *(number_text(x[tuple(at)].item()) for x in (yours, expected)))
+    differs = ~torch.isclose(yours, expected, TOLERANCE, TABLE_TOLERANCE)
+    at = tuple((differs if differs.any() else yours != expected).nonzero()[0].tolist())
+    place = ", ".join(f"{axis} {number}" for axis, number in zip(EXERCISES[name].axes, at))
+    return Finding(f"{where}: {place}", f"{yours[at].item():.4g}", f"{expected[at].item():.4g}")
 
 
-def number_kind(x: Tensor) -> str:
-    if x.dtype == torch.bool:
-        return "bool"
-    return "complex" if x.is_complex() else "real"
+# Right functions in the reader's form and layout, which the reader's functions may call.
 
 
-def number_text(value: complex) -> str:
-    return f"{value:.4g}"
+def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
+    def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
+        table = version("precompute_freqs_cis", (), "")(dim, end, theta)
+        return write_table(conventions.table or COMPLEX, table)
+
+    def reshape_for_broadcast(table: Any, x: Tensor) -> Any:
+        return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
+
+    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, Tensor]:
+        """Rotate by the table, which is one argument or two, passed by position or by name."""
+        parts = (*table, *named.values())
+        freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
+        rotate = HELPERS[conventions.layout]["rotate"]
+        return rotate(xq, freqs_cis), rotate(xk, freqs_cis)
+
+    functions = (precompute_freqs_cis, reshape_for_broadcast, apply_rotary_emb)
+    return {function.__name__: function for function in functions}

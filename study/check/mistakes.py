@@ -32,10 +32,6 @@ class Version(NamedTuple):
     mistake: Mistake
     only: str
 
-    @property
-    def name(self) -> str:
-        return f"{self.mistake.name}, in {self.only} only" if self.only else self.mistake.name
-
 
 @dataclass
 class Function:
@@ -156,9 +152,9 @@ def first(new: Sequence[Tensor], old: Sequence[Tensor], count: int, axis: int) -
 
 
 def written(slots: Tensor, start: int, end: int, new: Tensor) -> Tensor:
-    """A copy of the slots (2, B, K, S, D) in which some are new."""
+    """A copy of the slots (B, K, S, D) in which some are new."""
     slots = slots.clone()
-    slots[:, :, :, start:end] = new
+    slots[:, :, start:end] = new
     return slots
 
 
@@ -170,34 +166,37 @@ def brain(x: Tensor) -> Tensor:
     return x.bfloat16().double()
 
 
-def helpers(split: Any, join: Any, other_split: Any, other_join: Any, layout: str) -> dict[str, Any]:
-    def rotated_as(split: Any, join: Any) -> Callable[[Tensor, Tensor], Tensor]:
-        def rotated(x: Tensor, angle: Tensor) -> Tensor:
-            a, b = split(x)
-            c, s = angle.cos()[None, :, None], angle.sin()[None, :, None]
-            return join(a * c - b * s, a * s + b * c)
-
-        return rotated
-
+def rotated_as(split: Callable[..., Any], join: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
     def rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
-        return FUNCTIONS["rotate"].run((), layout, x, freqs_cis)
+        pairs = torch.complex(*split(x.double())) * freqs_cis[None, :, None]
+        return join(pairs.real, pairs.imag).to(x.dtype)
 
+    return rotate
+
+
+def helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
     return {
         "split": split,
         "join": join,
         "other_split": other_split,
         "other_join": other_join,
-        "rotated": rotated_as(split, join),
-        "other_rotated": rotated_as(other_split, other_join),
-        "rotate": rotate,
+        "rotate": rotated_as(split, join),
+        "other_rotate": rotated_as(other_split, other_join),
     }
 
 
-COMMON = {"torch": torch, "math": math, "first": first, "written": written, "half": half, "brain": brain}
+COMMON: dict[str, Any] = {
+    "torch": torch,
+    "math": math,
+    "first": first,
+    "written": written,
+    "half": half,
+    "brain": brain,
+}
 PAIRS = (neighbours, interleaved), (halves, concatenated)
-HELPERS = {
+HELPERS: dict[str, dict[str, Any]] = {
     "": COMMON,
-    "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1], "neighbours"),
-    "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0], "halves"),
+    "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1]),
+    "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0]),
 }
 FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))

@@ -13,6 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .reader import Raised, Unwritten
+
 Check = Callable[[Callable[..., Any]], Any]  # what a function does
 TOLERANCE = 1e-5
 TABLE_TOLERANCE = 1e-4
@@ -90,21 +92,13 @@ def is_half(raw: Any) -> bool:
     return any(dtype in (torch.float16, torch.bfloat16, torch.complex32) for dtype in dtypes)
 
 
-class Raised(Exception):
-    """A function raised an exception; the message describes it in one line."""
-
-
-class Unwritten(Exception):
-    """The reader's code raised NotImplementedError, as in the exercise files."""
-
-
 def attempt(probe: Check, function: Any) -> Any:
     """What the function does, or Raised."""
     try:
         return plain(probe(function))
-    except (Raised, Unwritten) as raised:
-        if isinstance(raised, Unwritten):
-            raise
+    except Unwritten:
+        raise
+    except Raised as raised:
         return raised
     except Exception as error:
         return Raised(f"its result cannot be judged: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
@@ -298,11 +292,11 @@ def full_probe(make: Callable[[], Callable[..., Any]]) -> list[str]:
     return raised
 
 
-def detached_probe(make: Callable[[], Callable[..., Any]]) -> bool:
+def detached_probe(make: Callable[[], Callable[..., Any]]) -> list[bool]:
     """Whether later keys and values depend on the graph of earlier ones."""
     update = make()
     update(0, *(x.requires_grad_() for x in chunk(3, 1)))
-    return any(x.requires_grad for x in update(3, *chunk(2, 2)))
+    return [x.requires_grad for x in update(3, *chunk(2, 2))]
 
 
 def kept_probe(make: Callable[[], Callable[..., Any]]) -> Any:
@@ -320,28 +314,36 @@ def dtypes_probe(make: Callable[[], Callable[..., Any]]) -> str:
 
 
 class Slots:
-    """The keys and values (2, B, K, S, D) of the versions of KVCache, and what only wrong ones keep."""
+    """The keys and values (B, K, S, D) of the versions of KVCache, and what only wrong ones keep."""
 
-    def __init__(self, shared: list[Tensor]) -> None:
-        B, K, S, D = CACHE
-        self.size = S
-        self.slots = torch.zeros(2, B, K, S, D)
+    def __init__(self, shared: dict[str, Tensor]) -> None:
+        self.size = CACHE[2]
+        self.slots = empty_slots()
         self.count = 0  # of all tokens
         self.shared = shared  # the slots that another cache wrote last
-        self.aliases: list[tuple[int, Tensor, Tensor]] = []
+        self.aliases: list[tuple[str, int, Tensor]] = []
 
-    def alias(self, start: int, xk: Tensor, xv: Tensor) -> Tensor:
-        self.aliases.append((start, xk.detach(), xv.detach()))
-        return torch.stack((xk, xv)).detach()
+    def alias(self, name: str, start: int, new: Tensor) -> Tensor:
+        self.aliases.append((name, start, new.detach()))
+        return new.detach()
 
-    def read(self) -> Tensor:
-        for start, *new in self.aliases:
-            self.slots[:, :, :, start : start + new[0].shape[2]] = torch.stack(new)
+    def read(self) -> dict[str, Tensor]:
+        for name, start, new in self.aliases:
+            self.slots[name][:, :, start : start + new.shape[2]] = new
         return self.slots
 
-    def write(self, slots: Tensor, T: int) -> None:
-        self.slots = self.shared[0] = slots
+    def emptied(self) -> dict[str, Tensor]:
+        self.slots = empty_slots()
+        return self.slots
+
+    def write(self, keys: Tensor, values: Tensor, T: int) -> None:
+        self.slots = {"k": keys, "v": values}
+        self.shared.update(self.slots)
         self.count += T
+
+
+def empty_slots() -> dict[str, Tensor]:
+    return {"k": torch.zeros(CACHE), "v": torch.zeros(CACHE)}
 
 
 # start_pos and T, the smallest first

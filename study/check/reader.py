@@ -1,4 +1,4 @@
-"""The reader's files as modules that find each other, and that no other module can import by mistake."""
+"""The reader's files as modules that find each other, and calls of their functions."""
 
 import __future__
 
@@ -6,25 +6,55 @@ import ast
 import builtins
 import importlib
 import importlib.util
+import inspect
+import signal
 import sys
+import traceback
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .calls import describe
-from .judge import Conventions, version
-from .probes import COMPLEX, read_table, write_table
-from .verdict import STEPS
-
 PACKAGE = "reader"  # the name of a package to judge, so that one named model replaces nothing
 
 
+class Raised(Exception):
+    """A function raised an exception; the message describes it in one line."""
+
+
+class Unwritten(Exception):
+    """The reader's code raised NotImplementedError, as in the exercise files."""
+
+
+class Stopped(BaseException):
+    """A call took too long. It is no Exception, so the reader's code does not catch it."""
+
+
+@contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise Stopped after ``seconds`` of computing. Windows has no such timer: there, Ctrl-C ends an endless loop."""
+    if sys.platform == "win32":
+        yield
+        return
+
+    def stop(*_: Any) -> None:
+        raise Stopped(f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N gives more)")
+
+    previous = signal.signal(signal.SIGVTALRM, stop)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, previous)
+
+
 class Reader:
-    """The functions of the reader's files.
+    """The modules of the reader's files.
 
     A file is run statement by statement, and one that raises is skipped, so that the functions below it can still be
     judged. The modules are not in ``sys.modules``, so a file named random.py or model.py replaces nothing. An
@@ -32,56 +62,48 @@ class Reader:
     a package.
     """
 
-    def __init__(self, function: str = "", conventions: Conventions | None = None) -> None:
-        """Ours replace the functions that are not right, except the one to judge, to report each mistake once."""
-        conventions = conventions or Conventions()
+    def __init__(self, files: Sequence[Path], seconds: float) -> None:
         self.modules: dict[Path, types.ModuleType] = {}
         self.problems: dict[Path, str] = {}  # the first problem of each file that has one
-        self.standins = counterparts(conventions)
-        self.kept = {function, *conventions.right} if function else set(STEPS)
+        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+            del sys.modules[name]  # of an earlier check
+        for path in files:
+            with time_limit(seconds):
+                self.load(path)
+        torch.set_default_device(None)  # our tensors are on the CPU
+        torch.set_default_dtype(torch.float32)
 
     def load(self, path: Path) -> types.ModuleType:
-        """Run the file once."""
         if path in self.modules:
             return self.modules[path]
-        if (path.parent / "__init__.py").is_file():
-            return self._load_of_package(path)
         module = self.modules[path] = types.ModuleType(path.stem)
-        module.__file__ = str(path)
-        vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         try:
+            if (path.parent / "__init__.py").is_file():
+                self.modules[path] = self._import_from_package(path)
+                return self.modules[path]
             statements = ast.parse(path.read_bytes(), str(path)).body
         except Exception as error:
-            statements, self.problems[path] = [], describe(error, path)
+            self.problems[path] = describe(error, path)
+            return module
+        module.__file__ = str(path)
+        vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         flags = __future__.annotations.compiler_flag  # annotations are not evaluated
         for statement in statements:
             try:
                 exec(compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True), vars(module))
-            except BaseException as error:  # SystemExit too
+            except (Exception, SystemExit, Stopped) as error:
                 self.problems.setdefault(path, describe(error, path))
-        torch.set_default_device(None)  # our tensors are on the CPU
-        for name, function in self.standins.items():
-            if name not in self.kept or name not in vars(module):
-                vars(module)[name] = function
         return module
 
-    def _load_of_package(self, path: Path) -> types.ModuleType:
-        try:
-            if PACKAGE not in sys.modules:
-                start = path.parent / "__init__.py"
-                spec = importlib.util.spec_from_file_location(
-                    PACKAGE, start, submodule_search_locations=[str(path.parent)]
-                )
-                assert spec is not None
-                assert spec.loader is not None
-                sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(sys.modules[PACKAGE])
-            name = PACKAGE if path.stem == "__init__" else f"{PACKAGE}.{path.stem}"
-            self.modules[path] = importlib.import_module(name)
-        except BaseException as error:  # SystemExit too
-            self.modules[path] = types.ModuleType(path.stem)
-            self.problems[path] = describe(error, path)
-        return self.modules[path]
+    def _import_from_package(self, path: Path) -> types.ModuleType:
+        start = path.parent / "__init__.py"
+        if PACKAGE not in sys.modules:
+            spec = importlib.util.spec_from_file_location(PACKAGE, start, submodule_search_locations=[str(path.parent)])
+            assert spec is not None
+            assert spec.loader is not None
+            sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(sys.modules[PACKAGE])
+        return importlib.import_module(PACKAGE if path == start else f"{PACKAGE}.{path.stem}")
 
     def _importer(self, directory: Path) -> Callable[..., Any]:
         def find(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
@@ -92,10 +114,10 @@ class Reader:
 
         return find
 
-    def functions(self) -> dict[str, tuple[Callable[..., Any], Path]]:
-        """The functions to judge, and for each the file that defines it, preferred to one that imports it."""
+    def functions(self, names: Iterable[str]) -> dict[str, tuple[Callable[..., Any], Path]]:
+        """The functions of these names, and for each the file that defines it, preferred to one that imports it."""
         found: dict[str, tuple[Callable[..., Any], Path]] = {}
-        for name in STEPS:
+        for name in names:
             for path, module in self.modules.items():
                 value = vars(module).get(name)
                 home = str(getattr(value, "__module__", ""))
@@ -104,29 +126,108 @@ class Reader:
                     found[name] = value, path
         return found
 
+    def use(self, name: str, function: Callable[..., Any], replace: bool = True) -> None:
+        """Make the reader's functions call this function by this name."""
+        for module in self.modules.values():
+            if replace or name not in vars(module):
+                vars(module)[name] = function
 
-def reader_of(files: Sequence[Path], function: str = "", conventions: Conventions | None = None) -> Reader:
-    reader = Reader(function, conventions)
-    for path in files:
-        reader.load(path)
-    return reader
+
+class Caller:
+    """Calls a function of the reader with the arguments ``names``, in the order of its signature.
+
+    An argument None is left out. If the function takes cosines and sines as two arguments, a tuple is unpacked.
+    """
+
+    def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path, seconds: float) -> None:
+        self.function, self.names, self.path, self.seconds = function, names, path, seconds
+        found = parameters(function)
+        roles = [role_of(each.name, names) for each in found][: len(names)]
+        # If the parameters' names do not say their order, it is that of ``names``.
+        self.order = [names.index(role) for role in (roles if sorted(roles) == sorted(names) else names)]
+        self.unpacks = sum(each.default is each.empty for each in found) > len(names)
+        self.overwrites = False  # whether a call has changed an argument
+
+    def __call__(self, *given: Any) -> Any:
+        """The value returned for copies of the arguments. Raises Raised, or Unwritten if there is no code yet."""
+        copies = copied(given)
+        try:
+            arguments = [copies[place] for place in self.order if place < len(given) and given[place] is not None]
+            if self.unpacks:
+                arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
+            with time_limit(self.seconds):
+                value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
+        except (Exception, SystemExit) as error:
+            if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
+                raise Unwritten from error
+            raise Raised(describe(error, self.path, zip(self.names, given))) from error
+        self.overwrites |= not all(map(torch.equal, tensors_of(given), tensors_of(copies)))
+        return value
+
+    def other_order(self) -> str:
+        """The parameters, if they have another order than the callers' arguments."""
+        is_other = self.order != sorted(self.order)
+        return ", ".join(inspect.signature(self.function).parameters) if is_other else ""
 
 
-def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
-    """Right functions in the reader's form and layout, which the reader's functions may call."""
-    form = conventions.table or COMPLEX
+def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
+    """The positional parameters; none if the function has no signature."""
+    try:
+        found = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError):
+        return []
+    return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
-    def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
-        return write_table(form, version("precompute_freqs_cis", (), "")(dim, end, theta))
 
-    def reshape_for_broadcast(table: Any, x: Tensor) -> Any:
-        return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
+def role_of(name: str, roles: Iterable[str]) -> str:
+    """The role of a parameter according to its name, ``start`` and ``q`` for start_pos and xq; empty if it has none."""
+    name = name.lower()
+    fits = [
+        role for role in roles if name.startswith(role.lower()) or role.lower().startswith(name) or role.endswith(name)
+    ]
+    return fits[0] if fits else ""
 
-    def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, ...]:
-        """Rotate by the table, which is one argument or two, passed by position or by name."""
-        parts = (*table, *named.values())
-        freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
-        return version("apply_rotary_emb", (), conventions.layout)(xq, xk, freqs_cis)
 
-    functions = (precompute_freqs_cis, reshape_for_broadcast, apply_rotary_emb)
-    return {function.__name__: function for function in functions}
+def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
+    """File, line, type and message on one line, with the shapes of the arguments and of the local tensors there."""
+    frames = [each for each in traceback.walk_tb(error.__traceback__) if each[0].f_code.co_filename == str(path)]
+    line = frames[-1][1] if frames else None
+    if isinstance(error, SyntaxError) and error.filename == str(path):
+        line = error.lineno
+    message = " ".join(str(getattr(error, "msg", error)).split())[:300]
+    text = f"{path}{f' line {line}' if line else ''}: {type(error).__name__}{f': {message}' if message else ''}"
+    called_with = named_shapes(given)
+    if called_with:
+        text += f"; called with {called_with}"
+        there = named_shapes(frames[-1][0].f_locals.items()) if frames else ""
+        text += f"; there {there}" if there not in ("", called_with) else ""
+    return text
+
+
+def named_shapes(variables: Iterable[tuple[str, Any]]) -> str:
+    """``xq (1, 2, 1, 2), T 2``: tensors by their shapes, and numbers; other values are left out."""
+    shown = [(name, kind(value)) for name, value in variables if isinstance(value, int | float) or tensors_of(value)]
+    return ", ".join(f"{name} {shape}" for name, shape in shown)
+
+
+def kind(value: Any) -> str:
+    """The shape of a tensor, the shapes of a tuple of tensors, a number, or the type of any other value."""
+    if isinstance(value, Tensor):
+        return str(tuple(value.shape))
+    if isinstance(value, tuple | list) and value:
+        return " and ".join(map(kind, value)) if len(value) < 4 else f"{type(value).__name__} of {len(value)}"
+    return str(value) if isinstance(value, int | float | str) else type(value).__name__
+
+
+def tensors_of(value: Any) -> list[Tensor]:
+    """A tensor, or the tensors of a tuple or list."""
+    if isinstance(value, tuple | list):
+        return [tensor for item in value for tensor in tensors_of(item)]
+    return [value] if torch.is_tensor(value) else []
+
+
+def copied(value: Any) -> Any:
+    """A copy of a tensor, or of those of a tuple or list. One with a gradient is not copied."""
+    if isinstance(value, tuple | list):
+        return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
+    return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

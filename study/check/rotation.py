@@ -1,13 +1,21 @@
 """What a rotation of the reader does to one pair, as algebra, and which properties of RoPE it has."""
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from .probes import plain, random, side, unit
-from .verdict import Finding
+
+
+class Finding(NamedTuple):
+    """What was measured, the reader's value and the expected one."""
+
+    measured: str
+    yours: str
+    expected: str
+
 
 TERMS = ("1", "cos a", "sin a", "cos^2 a", "cos a sin a")
 T, PAIRS = 3, 4  # the sizes of the probes

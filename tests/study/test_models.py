@@ -15,10 +15,10 @@ from model.text.sources import open_documents
 from model.training.config import DataArgs
 from model.weights import load_tokenizer
 from study.attention_maps import attention_weights, profile, readable, uniform
-from study.check.calls import Caller
-from study.check.in_model import Mine, with_functions
-from study.check.judge import PARAMETERS
-from study.check.reader import reader_of
+from study.check import judge_all
+from study.check.in_model import calls_of, with_functions
+from study.check.judge import Conventions
+from study.check.reader import Reader
 from study.extrapolate import full, windowed
 from study.topic import open_model, open_windows, save_plot
 from study.topics import run
@@ -206,9 +206,9 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     file = run_directory / "mine.py"
     file.write_text(right.replace("torch.outer(t, freqs))", "-30 * torch.outer(t, freqs))"), encoding="utf-8")
     network, _ = open_model(run_directory)
-    functions = reader_of([file]).functions()
-    calls = {name: Caller(function, PARAMETERS[name], path) for name, (function, path) in functions.items()}
-    changed = with_functions(network, Mine(calls, "complex", "neighbours"))
+    reader, conventions = Reader([file], seconds=5.0), Conventions()
+    assert judge_all(reader, 5.0, conventions)["precompute_freqs_cis"].outcome == "wrong"
+    changed = with_functions(network, calls_of(reader, conventions), conventions)
     tokens = torch.arange(9)[None]
     assert not torch.allclose(changed(tokens), network(tokens), atol=1e-4)
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
