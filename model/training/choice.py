@@ -53,6 +53,8 @@ TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoint
 MAX_ROWS = 64  # sequences of a step; on GPUs in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step that is timed: a tenth of a second to a few seconds
+# Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
+FINE_TUNING_TIMED_TOKENS = 256
 # Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
 # and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
 TIE_ABOVE = 30
@@ -221,7 +223,8 @@ def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) ->
     assumed to be as fast; the result is the speed of all.
     """
     device = local_device(run.train.device, ranks)
-    tokens = min(2048, max(64, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
+    fewest = FINE_TUNING_TIMED_TOKENS if run.train.init_from else 64
+    tokens = min(2048, max(fewest, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
     context = min(model.max_seq_len, tokens, dataset.window_tokens(model.max_seq_len))
     share = replace(run.train, batch_size=max(1, tokens // context), micro_batch_size=None, compile=False, fsdp=False)
     torch.manual_seed(run.train.seed)
