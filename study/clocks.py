@@ -1,4 +1,4 @@
-"""The frequencies of a head as clocks: how fast each pair rotates, and which distances it can tell apart."""
+"""The frequencies of a head as clocks: how fast each pair rotates."""
 
 import math
 from typing import Annotated, Any
@@ -11,9 +11,8 @@ from model.rope import precompute_freqs_cis
 
 from .topic import BLUE, HeadDim, Report, Table, Theta
 
-MAX_PAIRS = 8  # rows of the first table, and clocks in a row of the picture
-DISTANCES = (1, 6, 44, 1000)  # 6 and 44 are near 1 and 7 turns of pair 0
-POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture
+MAX_PAIRS = 8  # rows of the table, and clocks in a row of the picture
+POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture; 6 and 44 are near 1 and 7 turns of pair 0
 
 
 def frequencies(dim: int, theta: float) -> Tensor:
@@ -32,7 +31,7 @@ def clocks(
     theta: Theta = 10000.0,
     length: Annotated[int, "trained length, in tokens", Range(1, 10**9)] = 64,
 ) -> Report:
-    """The pairs of a head as clocks: frequency, tokens per turn, and which distances each tells apart."""
+    """The pairs of a head as clocks: their frequencies, and how many tokens a turn takes."""
     freqs = frequencies(head_dim, theta)  # (D/2,)
     pairs = shown_pairs(len(freqs))
     speeds = Table(
@@ -43,17 +42,7 @@ def clocks(
         rate = float(freqs[i])
         turns = length * rate / (2 * math.pi)
         speeds.rows.append((i, f"{rate:.6f}", f"{2 * math.pi / rate:.2f}", f"{turns:.3f}"))
-    last = len(freqs) - 1
-    similarity = Table(
-        "Cosine of the angle between two positions, by distance",
-        ("distance", "pair 0", f"pair {last}", "mean of all pairs"),
-        notes=["+1: the two positions look the same to that pair."],
-    )
-    for distance in DISTANCES:
-        cosines = (distance * freqs).cos()
-        values = (cosines[0], cosines[last], cosines.mean())
-        similarity.rows.append((distance, *(f"{float(value):+.4f}" for value in values)))
-    return Report([speeds, similarity], lambda figure: draw(figure, freqs, pairs))
+    return Report([speeds], lambda figure: draw(figure, freqs, pairs))
 
 
 def draw(figure: Any, freqs: Tensor, pairs: list[int]) -> None:

@@ -62,21 +62,7 @@ def decay(
     for d in distances:
         cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
         curves.rows.append((d, *cells))
-    tables = [curves, even_spacing(head_dim), random_pairs(head_dim)]
-    return Report(tables, lambda figure: draw(figure, names, products, bounds))
-
-
-def even_spacing(D: int) -> Table:
-    """The product with evenly spaced frequencies instead, which come back into phase."""
-    distances = torch.arange(round(math.pi * D) + 2)
-    product = torch.cos(torch.outer(distances, 1 - torch.arange(D // 2) / (D / 2))).mean(-1)  # (distances,)
-    peak = D // 2 + int(product[D // 2 :].argmax())  # not among the first distances, which are near 1 anyway
-    return Table(
-        "Frequencies 1 - 2i/D instead: evenly spaced",
-        ("distance", "q.k"),
-        [(d, f"{product[d]:+.3f}") for d in sorted({1, D // 8, D // 2, peak})],
-        [f"At distance {peak}, about pi D, all pairs are in phase again: a key there scores like one at distance 0."],
-    )
+    return Report([curves, random_pairs(head_dim)], lambda figure: draw(figure, names, products, bounds))
 
 
 def random_pairs(D: int) -> Table:

@@ -1,11 +1,8 @@
-"""The forms of RoPE in study/positions/rope_forms.py, measured: deviation, time, memory."""
+"""The forms of RoPE in study/positions/rope_forms.py: how exact they are, and which channels are a pair."""
 
-import time
 from typing import Annotated
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from .positions.rope_forms import (
     RopeForm,
@@ -19,20 +16,18 @@ from .positions.rope_forms import (
 from .topic import Report, Table
 
 HEAD_DIM, LENGTH, HEADS = 64, 512, 12
-REPEATS = 50  # timed calls, of which the median is shown
 
 
 def forms(
     chatglm: Annotated[bool, "measure the rotations of ChatGLM instead, which have other angles"] = False,
 ) -> Report:
-    """The published forms of RoPE, side by side: deviation, time, memory, permutation."""
+    """The published forms of RoPE, side by side: deviation and permutation."""
     x = torch.randn(1, LENGTH, HEADS, HEAD_DIM, generator=torch.manual_seed(0))  # (1, T, H, D)
     table = Table(
         f"RoPE on {LENGTH} positions, {HEADS} heads of {HEAD_DIM}, float32",
-        ("form", "off by", "ms/call", "quartiles", "bytes kept", "to LLaMA's order"),
+        ("form", "off by", "to LLaMA's order"),
         notes=[
             "off by: largest deviation from the same rotation in float64.",
-            "ms/call: median of the calls. quartiles: first and third quartile of the calls.",
             "to LLaMA's order: x[..., order] puts pairs where LLaMA has them; shown: order's first four and last.",
         ],
     )
@@ -44,10 +39,8 @@ def forms(
     with torch.no_grad():
         for form in measured:
             deviation = float((form.rotate(x).double() - form.in_float64(x)).abs().max())
-            low, middle, high = milliseconds(form, x)
-            kept = sum(t.nbytes for t in form.kept)
-            row = (form.name, f"{deviation:.1e}", f"{middle:.2f}", f"{low:.2f}-{high:.2f}", kept)
-            table.rows.append((*row, channel_order(form), form.angle)[: len(table.columns)])
+            row = (form.name, f"{deviation:.1e}", channel_order(form), form.angle)
+            table.rows.append(row[: len(table.columns)])
     return Report(tables)
 
 
@@ -62,16 +55,6 @@ def id_table() -> Table:
         ("token", *map(str, places)),
         [("first id", *ids[0, places].tolist()), ("second id", *ids[1, places].tolist())],
     )
-
-
-def milliseconds(form: RopeForm, x: Tensor) -> list[float]:
-    """First quartile, median and third quartile of the times of REPEATS calls, after two calls to warm up."""
-    times = []
-    for _ in range(REPEATS + 2):
-        start = time.perf_counter()
-        form.rotate(x)
-        times.append(1000 * (time.perf_counter() - start))
-    return np.percentile(times[2:], (25, 50, 75)).tolist()
 
 
 def channel_order(form: RopeForm) -> str:

@@ -72,7 +72,7 @@ def cache(
     filled = cache_of_nan(args)
     measured = measure_calls(network, tokens, (tokens.shape[1] - later, *LATER_CALLS), filled, tokenizer)
     off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1].start_pos, filled)
-    tables = [call_table(measured), cache_table(filled, args, measured, off_by_one)]
+    tables = [call_table(measured), cache_table(filled, args, off_by_one)]
     return Report(tables, lambda figure: draw(figure, measured, filled.max_seq_len))
 
 
@@ -161,25 +161,18 @@ def cost_cells(cached: int, uncached: int, difference: float) -> list[str]:
     return [f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(difference)]
 
 
-def cache_table(cache: KVCache, args: ModelArgs, calls: list[Call], off_by_one: float) -> Table:
-    """The size of the cache, and its content after the last call."""
-    slots, filled = cache.max_seq_len, calls[-1].end
-    total_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers)
-    slot_bytes = total_bytes // slots
+def cache_table(cache: KVCache, args: ModelArgs, off_by_one: float) -> Table:
+    """The size of the cache, and what a wrong start_pos does."""
     keys = cache.layers[0].keys
+    slot_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // cache.max_seq_len
     ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
-    empty = [part[:, :, filled:].isnan().all() for layer in cache.layers for part in (layer.keys, layer.values)]
-    unused = "still NaN" if all(empty) else "WRITTEN"
     rows = [
         ("keys and values of a layer, each (B, K, max_seq_len, D)", f"{tuple(keys.shape)} {str(keys.dtype)[6:]}"),
         ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
         (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
-        (f"bytes held, {slots} slots", f"{total_bytes:,}"),
-        (f"bytes in use, {filled} slots", f"{slot_bytes * filled:,}"),
-        ("slots not in use, filled with NaN at the start", "none" if filled == slots else unused),
         ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
     ]
-    return Table("The cache after the last call", ("what", "how much"), rows)
+    return Table("The cache", ("what", "how much"), rows)
 
 
 def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
-from .clocks import frequencies, shown_pairs
+from .clocks import frequencies
 from .rotation_examples import rotation_matrix
 from .topic import BLUE, ORANGE, HeadDim, ModelPath, Report, Table, Theta, open_model, open_windows
 
@@ -40,17 +40,7 @@ def lookback(
         ("distance", *scores),
         [(n, *(f"{curve[n]:.2f}" for curve in scores.values())) for n in sorted({0, 1, *near, 2 * distance, longest})],
     )
-    angles = Table(
-        "Each pair's angle alpha_i between q and k before the rotation, and its share of the score",
-        ("pair i", "theta_i", f"alpha_i = -{distance} theta_i", "at distance 0", f"at distance {distance}"),
-        notes=["share: cos(alpha_i + (m - n) theta_i); the score is the sum of |q_i| |k_i| times that."],
-    )
-    for i in shown_pairs(len(freqs)):
-        alpha = -distance * freqs[i]
-        shares = (alpha.cos(), (alpha + distance * freqs[i]).cos())
-        angles.rows.append((i, f"{freqs[i]:.6f}", f"{alpha:.6f}", *(f"{share:.2f}" for share in shares)))
-    tables = [by_distance, sharpness(freqs, distance), angles]
-    return Report(tables, lambda figure: draw(figure, scores, distance))
+    return Report([by_distance, sharpness(freqs, distance)], lambda figure: draw(figure, scores, distance))
 
 
 def sharpness(freqs: Tensor, distance: int) -> Table:

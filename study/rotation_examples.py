@@ -116,28 +116,7 @@ def relative(
         ("largest", "", *(f"{column.max():.4f}" for column in columns)),
         ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
     ]
-    return Report([table, identities(D, distance, theta)])
-
-
-def identities(D: int, distance: int, theta: float) -> Table:
-    """R_m^T R_n = R_(n-m) as matrices, and a check that orthogonality alone does not imply it."""
-    m, n = distance + 5, 5
-    table = precompute_freqs_cis(D, m + 1, theta)  # (m + 1, D/2)
-    R = {p: rotation_matrix(table[p]) for p in (m, n, m - n)}
-    product = R[m].T @ R[n]
-    generator = torch.Generator().manual_seed(0)
-    Q = [torch.linalg.qr(torch.randn(D, D, generator=generator))[0] for _ in range(4)]  # orthogonal, one a position
-    claims = [
-        ("R_m^T R_n = R_(n-m)", product - R[m - n].T),
-        ("R_m^T R_n = R_(m-n), the opposite sign", product - R[m - n]),
-        ("R_m^T R_m = 1, orthogonal", R[m].T @ R[m] - torch.eye(D)),
-        ("Q_0^T Q_1 = Q_2^T Q_3, for any orthogonal Q", Q[0].T @ Q[1] - Q[2].T @ Q[3]),
-    ]
-    rows = [(claim, f"{gap.abs().max():.1e}", "yes" if gap.abs().max() < 1e-4 else "NO") for claim, gap in claims]
-    # The second one holds at distance 0, and almost at a multiple of pi with one pair.
-    false = "The second and the fourth are" if rows[1][2] == "NO" else "The fourth is"
-    note = f"{false} false, as the NO shows: orthogonality alone is not enough."
-    return Table(f"As matrices, m = {m} and n = {n}", ("claim", "largest difference", "holds"), rows, [note])
+    return Report([table])
 
 
 def rotation_matrix(freqs_cis: Tensor) -> Tensor:

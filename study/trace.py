@@ -1,4 +1,4 @@
-"""One attention call, expression by expression as the library's source has them, with the values of one pair."""
+"""One attention call step by step, as the library computes it, with the values of one pair."""
 
 import math
 from pathlib import Path
@@ -16,9 +16,6 @@ from model.transformer import Transformer
 
 from .positions import scheme_of
 from .topic import Report, Table, open_model
-
-ROOT = Path(rope.__file__).parent  # the network
-LONGEST = 72  # characters of an expression in the table
 
 
 def trace(
@@ -39,7 +36,7 @@ def trace(
     table = Table(
         f"One attention call: B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}; "
         f"values: row 0, position {p}, head {head}, pair {pair}",
-        ("line", "expression", "shape", "dtype", "values"),
+        ("file", "expression", "shape", "dtype", "values"),
         attention_call(network, tokens, p, head, pair),
         [f"values of mask, scores and weights: for the keys at positions {', '.join(map(str, keys_around(p, T)))}."],
     )
@@ -50,78 +47,79 @@ def trace(
 def attention_call(network: Transformer, tokens: Tensor, p: int, head: int, i: int) -> list[Any]:
     """Go through the first layer's attention: the rows that show pair ``i`` of one head at position ``p`` of row 0."""
     layer: Any = network.layers[0]
-    args = network.args
+    attention, args = layer.attention, network.args
     B, T = tokens.shape
     D = args.head_dim
-    kv_head = head // (args.n_heads // args.n_kv_heads)
+    group = args.n_heads // args.n_kv_heads
+    kv_head = head // group
     channels = slice(2 * i, 2 * i + 2)
     keys = slice(keys_around(p, T).start, keys_around(p, T).stop)
-    cache = KVCache(args, B).layers[0]
     rows: list[Any] = []
-    # The names of the expressions below. Every result gets the name that it has in the library.
-    names: dict[str, Any] = {"torch": torch, "math": math, "reshape_for_broadcast": rope.reshape_for_broadcast}
-    names |= {"dim": D, "theta": args.rope_theta, "scale": scale, "scaling": args.rope_scaling, "magnitude": 1.0}
-    names |= {"end": args.max_seq_len, "start_pos": 0, "B": B, "T": T, "S": T}
-    names["group"] = args.n_heads // args.n_kv_heads
-    objects = {"transformer.py": network, "attention.py": layer.attention, "cache.py": cache}
 
-    def show(file: str, result: str, expression: str, *index: Any) -> None:
-        """Evaluate an expression that ``file`` has in one of its lines, and show its values at ``index``."""
-        names["self"] = objects.get(file)
-        value: Tensor = eval(expression, names)
-        names[result] = value
-        shown = expression if len(expression) <= LONGEST else expression[: LONGEST - 3] + "..."
+    def show(file: str, expression: str, value: Tensor, *index: Any) -> Tensor:
+        """Add a row: the expression in the library's file, and the value at ``index``."""
         numbers = " ".join(map(_number, value[index].flatten().tolist()))
-        rows.append((line_of(file, expression), shown, tuple(value.shape), str(value.dtype)[6:], numbers))
+        rows.append((file, expression, tuple(value.shape), str(value.dtype)[6:], numbers))
+        return value
 
-    show("rope.py", "freqs", 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)', i)
+    freqs = args.rope_theta ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)  # (D/2,)
+    show("rope.py", 'theta ** -(torch.arange(0, dim, 2, dtype=torch.float64, device="cpu") / dim)', freqs, i)
+    magnitude = 1.0
     if args.rope_scaling is not None:
-        show("rope.py", "freqs", "scale(freqs, scaling)", i)  # (D/2,)
-        names["magnitude"] = args.rope_scaling.attention_factor
-    show("rope.py", "positions", 'torch.arange(end, dtype=torch.float64, device="cpu")', p)  # (max_seq_len,)
-    show("rope.py", "angles", "torch.outer(positions, freqs)", p, i)  # (max_seq_len, D/2)
-    show("rope.py", "table", "torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)", p, i)
-    show("transformer.py", "freqs_cis", "self.freqs_cis[start_pos : start_pos + T]", p, i)  # (T, D/2)
+        magnitude = args.rope_scaling.attention_factor
+        freqs = show("rope.py", "scale(freqs, scaling)", scale(freqs, args.rope_scaling), i)  # (D/2,)
+    positions = torch.arange(args.max_seq_len, dtype=torch.float64)  # (max_seq_len,)
+    show("rope.py", 'torch.arange(end, dtype=torch.float64, device="cpu")', positions, p)
+    angles = show("rope.py", "torch.outer(positions, freqs)", torch.outer(positions, freqs), p, i)
+    table = torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)  # (max_seq_len, D/2)
+    show("rope.py", "torch.polar(torch.full_like(angles, magnitude), angles).to(torch.complex64)", table, p, i)
+    freqs_cis = network.freqs_cis[:T]  # (T, D/2)
+    show("transformer.py", "self.freqs_cis[start_pos : start_pos + T]", freqs_cis, p, i)
 
-    names["x"] = layer.attention_norm(network.embed(tokens, 0))  # (B, T, dim)
-    show("attention.py", "xq", "self.wq(x).view(B, T, -1, self.head_dim)", 0, p, head, channels)  # (B, T, H, D)
-    show("attention.py", "xk", "self.wk(x).view(B, T, -1, self.head_dim)", 0, p, kv_head, channels)  # (B, T, K, D)
-    show("attention.py", "xv", "self.wv(x).view(B, T, -1, self.head_dim)", 0, p, kv_head, channels)  # (B, T, K, D)
+    x = layer.attention_norm(network.embed(tokens, 0))  # (B, T, dim)
+    xq = attention.wq(x).view(B, T, -1, D)  # (B, T, H, D)
+    xk = attention.wk(x).view(B, T, -1, D)  # (B, T, K, D)
+    xv = attention.wv(x).view(B, T, -1, D)  # (B, T, K, D)
+    show("attention.py", "self.wq(x).view(B, T, -1, self.head_dim)", xq, 0, p, head, channels)
+    show("attention.py", "self.wk(x).view(B, T, -1, self.head_dim)", xk, 0, p, kv_head, channels)
+    show("attention.py", "self.wv(x).view(B, T, -1, self.head_dim)", xv, 0, p, kv_head, channels)
     if args.qk_norm:
-        show("attention.py", "xq", "self.q_norm(xq)", 0, p, head, channels)
-        show("attention.py", "xk", "self.k_norm(xk)", 0, p, kv_head, channels)
+        xq = show("attention.py", "self.q_norm(xq)", attention.q_norm(xq), 0, p, head, channels)
+        xk = show("attention.py", "self.k_norm(xk)", attention.k_norm(xk), 0, p, kv_head, channels)
 
-    for name, h in (("xq", head), ("xk", kv_head)):  # the rotation
-        names["x"] = names[name]
-        show("rope.py", "pairs", "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))", 0, p, h, i)
-        show("rope.py", "row", "freqs_cis[None, :, None, :]", 0, p, 0, i)  # (1, T, 1, D/2)
-        show("rope.py", "rotated", "pairs * reshape_for_broadcast(freqs_cis, pairs)", 0, p, h, i)
-        show("rope.py", name, "torch.view_as_real(rotated).flatten(3).type_as(x)", 0, p, h, channels)
+    def rotated(x: Tensor, h: int) -> Tensor:
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))  # (B, T, H or K, D/2)
+        show("rope.py", "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))", pairs, 0, p, h, i)
+        row = rope.reshape_for_broadcast(freqs_cis, pairs)  # (1, T, 1, D/2)
+        show("rope.py", "freqs_cis[None, :, None, :]", row, 0, p, 0, i)
+        turned = show("rope.py", "pairs * reshape_for_broadcast(freqs_cis, pairs)", pairs * row, 0, p, h, i)
+        out = torch.view_as_real(turned).flatten(3).type_as(x)  # (B, T, H or K, D)
+        return show("rope.py", "torch.view_as_real(rotated).flatten(3).type_as(x)", out, 0, p, h, channels)
 
-    names["t"] = names["xq"]
-    show("attention.py", "q", "t.transpose(1, 2)", 0, head, p, channels)  # (B, H, T, D)
-    names["xk"], names["xv"] = names["xk"].transpose(1, 2), names["xv"].transpose(1, 2)  # (B, K, T, D)
-    cache.update(0, names["xk"], names["xv"])
-    names["end"] = T
-    show("cache.py", "k", "self.keys[:, :, :end].type_as(xk)", 0, kv_head, p, channels)
-    show("cache.py", "v", "self.values[:, :, :end].type_as(xv)", 0, kv_head, p, channels)
+    xq, xk = rotated(xq, head), rotated(xk, kv_head)
+    q, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
+    show("attention.py", "t.transpose(1, 2)", q, 0, head, p, channels)
+    k, v = KVCache(args, B).layers[0].update(0, xk, xv)  # (B, K, S, D)
+    show("cache.py", "self.keys[:, :, :end].type_as(xk)", k, 0, kv_head, p, channels)
+    show("cache.py", "self.values[:, :, :end].type_as(xv)", v, 0, kv_head, p, channels)
 
-    show("attention.py", "k", "k.repeat_interleave(group, 1)", 0, head, p, channels)  # (B, H, S, D)
-    show("attention.py", "v", "v.repeat_interleave(group, 1)", 0, head, p, channels)  # (B, H, S, D)
-    show("attention.py", "mask", "torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)", p, keys)  # (T, S)
-    show("attention.py", "scores", "q @ k.mT / math.sqrt(q.shape[-1])", 0, head, p, keys)  # (B, H, T, S)
-    masked = "scores.masked_fill(~mask, -math.inf)"
-    show("attention.py", "masked", masked, 0, head, p, keys)
-    show("attention.py", "weights", f"{masked}.softmax(-1, dtype=torch.float32)", 0, head, p, keys)
-    show("attention.py", "out", "weights @ v", 0, head, p, channels)  # (B, H, T, D)
+    k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)  # (B, H, S, D)
+    show("attention.py", "k.repeat_interleave(group, 1)", k, 0, head, p, channels)
+    show("attention.py", "v.repeat_interleave(group, 1)", v, 0, head, p, channels)
+    mask = torch.ones(T, T, dtype=torch.bool).tril()  # (T, S)
+    show("attention.py", "torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)", mask, p, keys)
+    scores = q @ k.mT / math.sqrt(D)  # (B, H, T, S)
+    show("attention.py", "q @ k.mT / math.sqrt(q.shape[-1])", scores, 0, head, p, keys)
+    masked = scores.masked_fill(~mask, -math.inf)
+    show("attention.py", "scores.masked_fill(~mask, -math.inf)", masked, 0, head, p, keys)
+    weights = masked.softmax(-1, dtype=torch.float32).type_as(v)
+    expression = "scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"
+    show("attention.py", expression, weights, 0, head, p, keys)
+    out = show("attention.py", "weights @ v", weights @ v, 0, head, p, channels)  # (B, H, T, D)
     columns = slice(head * D + 2 * i, head * D + 2 * i + 2)
-    show("attention.py", "out", "out.transpose(1, 2).flatten(2)", 0, p, columns)  # (B, T, H * D)
+    out = out.transpose(1, 2).flatten(2)  # (B, T, H * D)
+    show("attention.py", "out.transpose(1, 2).flatten(2)", out, 0, p, columns)
     return rows
-
-
-def line_of(file: str, expression: str) -> str:
-    lines = (ROOT / file).read_text(encoding="utf-8").splitlines()
-    return f"{file}:{next(number for number, line in enumerate(lines, 1) if expression in line)}"
 
 
 def keys_around(p: int, T: int) -> range:

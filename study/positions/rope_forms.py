@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.rope import apply_rotary_emb, apply_rotary_emb_real, precompute_freqs_cis
+from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,6 @@ class RopeForm:
 
     name: str
     rotate: Callable[[Tensor], Tensor]  # (B, T, H, D) -> (B, T, H, D)
-    kept: tuple[Tensor, ...]  # the tensors that it keeps between calls
     pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
     angles: Tensor  # float64 (T, D/2): the angle of each pair, in radians
     angle: str = "p theta^(-2i/D)"  # the formula of the angles
@@ -151,14 +150,14 @@ def chatglm_family(dim: int, length: int) -> Iterator[RopeForm]:
     angles = torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
     cos, sin = cos_sin_of_ids(ids, inv_freq)
     formula = "first id theta^(-4i/D), second id theta^(-4i/D)"
-    yield RopeForm("ChatGLM-6B", partial(chatglm, ids=ids, cos=cos, sin=sin), (cos, sin), pairs, angles, formula)
+    yield RopeForm("ChatGLM-6B", partial(chatglm, ids=ids, cos=cos, sin=sin), pairs, angles, formula)
 
     rounded = torch.outer(positions.float(), inv_freq)  # (T, D/4)
     table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
     exact = exact_angles(dim // 2, positions)  # (T, D/4)
     angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
     formula = "p theta^(-4i/D), 0"
-    yield RopeForm("ChatGLM2", partial(chatglm2, table=table), (table,), neighbour_pairs(dim), angles, formula)
+    yield RopeForm("ChatGLM2", partial(chatglm2, table=table), neighbour_pairs(dim), angles, formula)
 
 
 def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
@@ -170,26 +169,18 @@ def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
     pairs = neighbour_pairs(dim)  # (D/2, 2)
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
-    yield RopeForm("matrix R_m", partial(matrix, R=R), (R,), pairs, angles)
-    yield RopeForm("elementwise", lambda x: elementwise(x, twice(cos), twice(sin)), (cos, sin), pairs, angles)
-    cos_twice, sin_twice = twice(cos), twice(sin)  # (1, T, 1, D) each
-    rotate = partial(elementwise, cos=cos_twice, sin=sin_twice)
-    yield RopeForm("doubled angles", rotate, (cos_twice, sin_twice), pairs, angles)
+    yield RopeForm("matrix R_m", partial(matrix, R=R), pairs, angles)
+    rotate = partial(elementwise, cos=twice(cos), sin=twice(sin))
+    yield RopeForm("elementwise", rotate, pairs, angles)
 
-    # The library rotates q and k in one call. Here x is q, and k is as small as possible.
     def complex_form(x: Tensor, table: Tensor = freqs_cis) -> Tensor:
-        return apply_rotary_emb(x, x[:, :, :1], table)[0]
+        return apply_rotary_emb(x, x, table)[0]
 
-    def real_form(x: Tensor) -> Tensor:
-        return apply_rotary_emb_real(x, x[:, :, :1], freqs_cis)[0]
-
-    yield RopeForm("complex", complex_form, (freqs_cis,), pairs, angles)
-    yield RopeForm("real arithmetic", real_form, (freqs_cis,), pairs, angles)
-    cos_halves, sin_halves = torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)  # (T, D) each
-    rotate = partial(half_split, cos=cos_halves, sin=sin_halves)
-    yield RopeForm("half-split", rotate, (cos_halves, sin_halves), half_pairs(dim), angles)
+    yield RopeForm("complex", complex_form, pairs, angles)
+    rotate = partial(half_split, cos=torch.cat((cos, cos), -1), sin=torch.cat((sin, sin), -1))
+    yield RopeForm("half-split", rotate, half_pairs(dim), angles)
     inv_freq = inverse_frequencies(dim)  # (D/2,)
     for name, dtype in (("complex, float32 angles", torch.float32), ("complex, float16 angles", torch.float16)):
         rounded = torch.outer(positions.to(dtype), inv_freq.to(dtype)).float()  # (T, D/2)
         table = torch.polar(torch.ones_like(rounded), rounded)  # (T, D/2)
-        yield RopeForm(name, partial(complex_form, table=table), (table,), pairs, angles)
+        yield RopeForm(name, partial(complex_form, table=table), pairs, angles)

@@ -117,7 +117,7 @@ def test_a_topic_draws_a_png_that_stores_its_report_and_leaves_no_other_file(stu
 
 
 def test_clocks_show_the_frequencies_of_the_rotation_table():
-    speeds, similarity = run("clocks", head_dim=12, theta=500.0, length=50).tables
+    (speeds,) = run("clocks", head_dim=12, theta=500.0, length=50).tables
     for i, rate, turn, turns in speeds.rows:
         assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
         assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
@@ -125,19 +125,13 @@ def test_clocks_show_the_frequencies_of_the_rotation_table():
     assert [row[0] for row in speeds.rows] == [0, 1, 2, 3, 4, 5]
     assert shown_pairs(64) == [0, 9, 18, 27, 36, 45, 54, 63]
     assert shown_pairs(1) == [0]
-    for distance, first, last, mean in similarity.rows:
-        cosines = [math.cos(distance * 500 ** (-2 * i / 12)) for i in range(6)]
-        assert [float(first), float(last)] == pytest.approx([cosines[0], cosines[-1]], abs=1e-3)
-        assert float(mean) == pytest.approx(sum(cosines) / 6, abs=1e-3)
 
 
 @pytest.mark.parametrize("settings", [{}, {"distance": 0}, {"distance": 355, "head_dim": 2}])
 def test_scores_are_constant_along_the_text_if_q_and_k_are_rotated(settings):
-    first, second = run("relative", **settings).tables
-    assert len({row[2].lstrip("-") for row in first.rows[:-1]}) == 1
-    assert float(first.rows[-1][3]) > 1 or settings
-    assert [row[2] for row in second.rows] == ["yes", "yes" if settings else "NO", "yes", "NO"]
-    assert second.notes[0].startswith("The fourth is false" if settings else "The second and the fourth are false")
+    (table,) = run("relative", **settings).tables
+    assert len({row[2].lstrip("-") for row in table.rows[:-1]}) == 1
+    assert float(table.rows[-1][3]) > 1 or settings
 
 
 def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
@@ -146,8 +140,7 @@ def test_the_product_over_distance_is_the_mean_cosine_and_oscillates():
         cosines = [torch.cos(torch.tensor(n * theta ** (-2 * i / dim), dtype=torch.float64)) for i in range(4)]
         assert curve[n] == pytest.approx(float(sum(cosines)) / 4, abs=1e-5)
     assert bound(8, 4, 100.0)[0] == pytest.approx(2.5)
-    curves, even, _ = run("decay").tables
-    assert even.rows[-1] == (402, "+0.997")
+    curves, _ = run("decay").tables
     parts = quarter_octaves(torch.arange(301.0))
     assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
     assert [low for _, _, low, _ in parts] == [0, *(high + 1 for _, _, _, high in parts[:-1])], "no distance twice"
@@ -185,6 +178,8 @@ def test_trace_ends_with_what_attention_computes(small_model, changes):
     rows = attention_call(model, tokens, p=7, head=4, i=3)
     shown = [float(value) for value in rows[-1][-1].split()]
     assert shown == pytest.approx(inputs[0][0, 7, 46:48].tolist(), abs=1e-4)
+    for file, expression, *_ in rows:
+        assert expression in (REPO / "model" / file).read_text(encoding="utf-8")
 
 
 def test_order_takes_other_words_and_rotate_other_vectors():
