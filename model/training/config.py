@@ -23,6 +23,7 @@ PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
 # 1/30 and 1/10 lowered the loss from 4.14 to 3.68 and 3.69, with 3/10 to 3.98. They took 46 seconds on a busy machine,
 # where 20 steps of Muon had not ended after 500.
 FINE_TUNING_LR_FRACTION = 0.1
+MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU, because gradients of larger ones were wrong (pytorch 177116)
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 
@@ -130,10 +131,14 @@ class TrainArgs:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
 
-    def micro_batch_rows(self, world_size: int = 1) -> int:
-        """The sequences that each of ``world_size`` processes computes at once, the last time perhaps fewer."""
+    def micro_batch_rows(self, context: int, device: str, world_size: int = 1) -> int:
+        """The sequences of ``context`` tokens that each of ``world_size`` processes computes at once on ``device``.
+
+        The last time they may be fewer.
+        """
         rows = self.batch_size // world_size
-        return min(self.micro_batch_size or rows, rows)
+        rows = min(self.micro_batch_size or rows, rows)
+        return min(rows, max(1, MPS_TOKENS // context)) if device == "mps" else rows
 
     def fraction_done(self, step: int, seconds: float) -> float:
         """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""

@@ -57,8 +57,9 @@ class Console:
         has no effect, because all must stop after the same step.
         """
         trainer = self.trainer
-        rows = quantity(trainer.args.micro_batch_rows(trainer.ranks.world_size), "sequence")
-        advice = f"lower --micro_batch_size (now {rows} at once), or train a smaller model"
+        context, world_size = trainer.model.args.max_seq_len, trainer.ranks.world_size
+        rows = trainer.args.micro_batch_rows(context, trainer.device.type, world_size)
+        advice = f"lower --micro_batch_size (now {quantity(rows, 'sequence')} at once), or train a smaller model"
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop_after_step(number: int, frame: FrameType | None) -> None:
@@ -134,7 +135,9 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
-    peak = training_memory(model, args, dtype, ranks.world_size).peak + (PROCESS if device.type == "cpu" else 0)
+    peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak + (
+        PROCESS if device.type == "cpu" else 0
+    )
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))

@@ -39,12 +39,13 @@ T = TypeVar("T")
 class Ranks:
     """The rank of this process, and the number of processes.
 
-    ``local_rank`` is the rank among the processes of this machine.
+    ``local_rank`` is the rank among the ``local_world_size`` processes of this machine.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_world_size: int = 1
 
     @property
     def is_first(self) -> bool:
@@ -121,8 +122,8 @@ def processes() -> Iterator[Ranks]:
     The body must be a call of a function, so that DDP is freed when it returns. If DDP is the last to free the process
     group, it holds the GIL while it waits for threads of gloo, which may wait for the GIL.
     """
-    rank, world_size, local_rank = (int(os.environ.get(name, 0)) for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"))
-    ranks = Ranks(rank, world_size or 1, local_rank)
+    defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
+    ranks = Ranks(*(int(os.environ.get(name, default)) for name, default in defaults.items()))
     if ranks.world_size == 1:
         yield ranks
         return

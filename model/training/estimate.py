@@ -45,7 +45,9 @@ class Memory(NamedTuple):
     peak: int  # at most, of all that training adds to the process
 
 
-def training_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1) -> Memory:
+def training_memory(
+    model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1, device: str = "cpu"
+) -> Memory:
     """Estimate the memory of training. The peak and PROCESS together are within 15% of measurements.
 
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
@@ -57,7 +59,7 @@ def training_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, worl
     uses_muon = train.optimizer == "muon"
     state = 16 * parameters - (4 * hidden if uses_muon else 0)
     rows = train.batch_size // world_size
-    micro_batch = train.micro_batch_rows(world_size)
+    micro_batch = train.micro_batch_rows(model.max_seq_len, device, world_size)
     copies = 0
     if world_size > 1 and train.fsdp:
         state //= world_size
@@ -90,11 +92,13 @@ def logits_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, tokens
 def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
     device = local_device(train.device, ranks)
-    memory = training_memory(model, train, pick_dtype(train.dtype, device), ranks.world_size)
+    memory = training_memory(model, train, pick_dtype(train.dtype, device), ranks.world_size, device.type)
+    rows = train.micro_batch_rows(model.max_seq_len, device.type, ranks.world_size)
+    processes = ranks.local_world_size if device.type == "cpu" else 1  # on a GPU each has one of its own
     advice = (
         f"{readable_size(memory.state)} for {count_parameters(model).total:,} parameters with gradients and optimizer "
         "state (lower dim, n_layers or vocab_size), the rest mainly for "
-        f"{train.micro_batch_rows(ranks.world_size):,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, "
-        "batch_size or max_seq_len)"
+        f"{rows:,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
-    check_memory(memory.peak, "this run", advice, device)
+    purpose = "this run" if processes == 1 else f"a run in {processes} processes"
+    check_memory(processes * memory.peak, purpose, advice, device)

@@ -32,7 +32,9 @@ from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import METRICS, append_metrics, truncate_metrics
 from .state import STATE, Progress, load_state, read_progress, save_state
 
-MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU
+
+class Interrupted(Exception):
+    """A signal came during a validation."""
 
 
 class Trainer:
@@ -67,8 +69,8 @@ class Trainer:
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
-        # Set this in any process to a signal number to end the run after the current step; during a validation, after
-        # the next one.
+        # Set this in any process to a signal number to end the run after the current step. In a single process it also
+        # ends a validation, which is made up for when the run is resumed.
         self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         # Of the steps or the minutes, the same in all processes
@@ -92,8 +94,10 @@ class Trainer:
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers, self.ranks)
+        self.measured_before: dict[str, float] = {}  # of the step whose validation was interrupted
         if directory and self.ranks.is_first:
-            truncate_metrics(directory / METRICS, saved.step if saved else -1)
+            last_line = saved.step - saved.validation_due if saved else -1
+            self.measured_before = truncate_metrics(directory / METRICS, last_line)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -109,6 +113,9 @@ class Trainer:
         """
         self.parallel.train()
         self.start = self.clock() - self.progress.wall_seconds
+        if self.progress.validation_due:
+            self.progress.validation_due = False
+            yield self._record(self.measured_before | self.validate(), save=True)
         # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
         # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
         never_validated = self.directory is not None and self.progress.best_val_loss is None
@@ -155,9 +162,7 @@ class Trainer:
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
-        rows = args.micro_batch_rows(ranks.world_size)
-        if self.device.type == "mps":  # gradients of larger micro-batches were wrong (pytorch 177116)
-            rows = min(rows, max(1, MPS_TOKENS // inputs.shape[1]))
+        rows = args.micro_batch_rows(context, self.device.type, ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
@@ -176,11 +181,18 @@ class Trainer:
         return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": grad_norm}
 
     def validate(self) -> dict[str, float]:
-        """Compute the validation loss, and save the model if it is the best so far. Without a directory, do nothing."""
+        """Compute the validation loss, and save the model if it is the best so far.
+
+        Does nothing without a directory. Returns nothing if a signal ends it.
+        """
         progress = self.progress
         if self.directory is None:
             return {}
-        loss = self.validation_loss()
+        try:
+            loss = self.validation_loss()
+        except Interrupted:
+            progress.validation_due, self.stopped_by = True, self.stop_signal
+            return {}
         self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
@@ -191,8 +203,13 @@ class Trainer:
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
     def validation_loss(self) -> float:
+        def check_signal() -> None:
+            if self.stop_signal and self.ranks.world_size == 1:  # several processes must all do the same
+                raise Interrupted
+
+        context = self.model.args.max_seq_len
         with self.autocast:
-            return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
+            return validation_loss(self.loss, self.dataset, self.args, context, self.ranks, check_signal)
 
     def whole_model(self) -> Transformer | None:
         """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""

@@ -48,3 +48,11 @@ def test_fraction_done_is_by_steps_or_by_the_clock_whichever_is_larger():
     assert TrainArgs(minutes=2).fraction_done(10**9, 30) == 0.25
     assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 30) == 0.5
     assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 90) == 0.75
+
+
+def test_a_micro_batch_on_an_apple_gpu_has_at_most_32768_tokens():
+    args = TrainArgs(batch_size=64)
+    assert args.micro_batch_rows(1024, "cpu") == args.micro_batch_rows(1024, "cuda") == 64
+    assert args.micro_batch_rows(1024, "mps") == 32
+    assert args.micro_batch_rows(1024, "mps", world_size=4) == 16
+    assert args.micro_batch_rows(100_000, "mps") == 1

@@ -123,6 +123,10 @@ def test_a_run_that_needs_more_than_the_free_memory_is_refused(monkeypatch):
     for free in (needed, None):
         monkeypatch.setattr("model.cli.machine.free_memory", lambda device, free=free: free)
         check_training_memory(ARGS, train, Ranks())
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: int(1.5 * needed))
+    check_training_memory(ARGS, train, Ranks())
+    with pytest.raises(ValueError, match=r"^a run in 2 processes needs"):
+        check_training_memory(ARGS, train, Ranks(world_size=2, local_world_size=2))
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: needed - 1)
     with pytest.raises(ValueError, match=r"^this run needs .*: 3 MB for .* parameters .* 32 x 96 tokens at once"):
         check_training_memory(ARGS, train, Ranks())
