@@ -83,10 +83,12 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
     ``with_speed``. Raises ValueError if the run does not fit into the memory.
     """
     speed: float | None = None
-    if run.needs_choice or with_speed:
+    limits_validations = run.train.minutes is not None and "eval_tokens" not in run.given
+    if run.needs_choice or limits_validations or with_speed:
         with note_if_slow("timing         models on this machine, to know what fits into the time"):
             if not run.needs_choice:
                 speed = measure_speed(run, run.model, text.dataset, ranks)
+                run = with_short_validations(run, speed, text.dataset)
             elif run.has_size:
                 speed = measure_speed(run, run.model, text.dataset, ranks)
                 window = text.dataset.window_tokens(run.model.max_seq_len)
@@ -185,6 +187,17 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
     if not run.has_size:
         chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
     return replace(run, model=model, train=train, given=run.given | chosen)
+
+
+def with_short_validations(run: Run, speed: float, dataset: Dataset) -> Run:
+    """The run with validations that take a tenth of the minutes at most, unless ``eval_tokens`` are given."""
+    if run.train.minutes is None or "eval_tokens" in run.given:
+        return run
+    train, tokens = run.train, training_tokens(run, speed)
+    step_tokens = train.batch_size * dataset.window_tokens(run.model.max_seq_len)
+    validations = tokens // (step_tokens * train.eval_every) + 1
+    affordable = max(1, int(2 * VALIDATION_SHARE * tokens / validations))
+    return replace(run, train=replace(train, eval_tokens=min(train.eval_tokens, affordable)))
 
 
 def fine_tuning_context(model: ModelArgs, tokens: float) -> int:

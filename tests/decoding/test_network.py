@@ -252,9 +252,11 @@ def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model
     assert files() == 1, "the second compiled nothing"
 
 
-def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
+@pytest.mark.parametrize(("platform", "advice"), [("linux", "g.. or"), ("win32", "Microsoft's C.. build tools")])
+def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch, platform, advice):
     monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ValueError, match="needs a C\\+\\+ compiler"):
+    monkeypatch.setattr("sys.platform", platform)
+    with pytest.raises(ValueError, match=f"needs a C.. compiler, and there is none: install {advice}"):
         generate(small_model(), [[1]], 2, compile=True)
 
 

@@ -93,6 +93,7 @@ WRONG = [
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
     ("generate.py run --q", "'--q': try --help"),
+    ("train.py --wandb", "'--wandb': try --help"),  # similar to --plan, but not enough
     ("generate.py run --seed", "--seed: expected one argument"),
     ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
     ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),

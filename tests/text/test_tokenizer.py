@@ -183,3 +183,15 @@ def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
         with pytest.raises(ValueError, match="tokenizer") as error:
             read(file)
         assert "\n" not in str(error.value)
+
+
+def test_a_signal_while_a_tokenizer_json_is_read_is_not_a_damaged_file(tmp_path, monkeypatch):
+    tokenizers = pytest.importorskip("tokenizers")
+
+    def sigterm(content):
+        raise SystemExit(143)
+
+    monkeypatch.setattr(tokenizers.Tokenizer, "from_str", sigterm)
+    (tmp_path / "tokenizer.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SystemExit):
+        HFTokenizer(tmp_path / "tokenizer.json")

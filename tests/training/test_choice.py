@@ -12,7 +12,16 @@ from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs
 from model.training import choice
-from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_size, plan, solve
+from model.training.choice import (
+    FINE_TUNING_PASSES,
+    LADDER,
+    MAX_PASSES,
+    MIN_STEPS,
+    choose_size,
+    plan,
+    solve,
+    with_short_validations,
+)
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
@@ -270,3 +279,17 @@ def test_a_large_model_is_timed_with_few_tokens_and_several_processes_together(s
     assert rows == 1
     assert 6 * choice.multiplications(large) * context == pytest.approx(1e11, rel=0.5) or context == 64
     assert speed == 2 * context
+
+
+@pytest.mark.parametrize("speed", [150.0, 5000.0])
+@pytest.mark.parametrize("eval_every", [1, 20, 10_000])
+def test_validations_take_a_tenth_of_the_minutes_at_most_if_all_settings_are_given(speed, eval_every):
+    settings = {"minutes": 5.0, "dim": 64, "batch_size": 8, "max_seq_len": 128, "eval_every": eval_every}
+    run = with_short_validations(make_run(**settings), speed, dataset())
+    seconds = 300 * choice.TRAINING_SHARE
+    validations = seconds * speed // (8 * 128 * eval_every) + 1
+    validated = validations * run.train.eval_tokens / (3 * speed)  # a token takes a third of the time of its training
+    assert validated <= seconds / 10 + validations / speed
+    assert run.train.eval_tokens == 200_000 or validated > seconds / 11
+    given = make_run(**settings, eval_tokens=10**6)
+    assert with_short_validations(given, speed, dataset()) == given

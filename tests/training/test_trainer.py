@@ -299,6 +299,21 @@ def test_dropout_applies_in_training_mode_only(tmp_path):
     assert set(model.state_dict()) == set(Transformer(ARGS).state_dict())
 
 
+class Biased(Transformer):
+    """With a table of biases by distance, as in T5."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.bias = torch.nn.Embedding(8, 2)
+
+
+def test_dropout_is_for_the_embedding_of_tokens_and_not_for_other_tables():
+    model = Biased(ARGS).train()
+    add_dropout(model, 0.5)
+    assert (model.bias(torch.arange(8)) == model.bias.weight).all()
+    assert (model.tok_embeddings(torch.arange(8)) == 0).any()
+
+
 def test_dropout_differs_between_steps_and_seeds(tmp_path):
     same_text = Dataset(np.arange(9, dtype=np.uint16), dataset().val, 99, 99)
     losses = set()
