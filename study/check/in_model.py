@@ -93,7 +93,8 @@ def in_model(reader: Reader, conventions: Conventions, path: Path | None, prompt
             rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(ids))[:120]))
     except (Raised, RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"the model does not run with your functions: {' '.join(str(error).split())}") from error
-    notes = [f"yours: {', '.join(calls)}. The other functions are the model's.", f"loss: nats per token of {source}."]
+    used = [name for name in calls if name not in ("to_neighbours", "to_halves")]
+    notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
     return Table("In a model", ("", "loss", "tokens/s", "text"), rows, notes)
 
 

@@ -79,6 +79,7 @@ class Conventions:
 
     table: str = ""  # one of FORMS, once it is known
     layout: str = "neighbours"
+    axes: str = ""  # of vectors, if not (B, T, H, D)
     right: set[str] = field(default_factory=set)
     views: dict[str, View] = field(default_factory=dict)  # of the functions that ran
 
@@ -178,7 +179,8 @@ def judge(
             return Verdict(name, "wrong", named=named)
         conventions.right.add(name)
     if name == "apply_rotary_emb":
-        conventions.table, conventions.layout = form.split(FOR)[0], layout
+        conventions.layout = layout
+        conventions.table, _, conventions.axes = form.partition(FOR)
     if match is None or named:
         return wrong(name, views[form], seen[form], layout, named)
     if name == "precompute_freqs_cis":
@@ -482,7 +484,9 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
         parts = (*table, *named.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
         rotate = HELPERS[conventions.layout]["rotate"]
-        return rotate(xq, freqs_cis), rotate(xk, freqs_cis)
+        q, k = (x if "B" in conventions.axes or x.ndim == 4 else x[None] for x in (xq, xk))
+        q, k = (x if x.ndim == 4 else x.unsqueeze(2) for x in (q, k))  # (B, T, H, D)
+        return rotate(q, freqs_cis).view_as(xq), rotate(k, freqs_cis).view_as(xk)
 
     functions = (precompute_freqs_cis, reshape_for_broadcast, apply_rotary_emb)
     return {function.__name__: function for function in functions}
