@@ -141,6 +141,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
+    val_tokens = len(data.val) * data.text_tokens // len(data.train)  # without padding, too
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
     if args.step_limit < math.inf:
@@ -153,7 +154,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
-        "text": f"{quantity(data.text_tokens, 'token')} to train on, {len(data.val):,} ({share:.1%}) for validation, "
+        "text": f"{quantity(data.text_tokens, 'token')} to train on, {val_tokens:,} ({share:.1%}) for validation, "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": describe_documents(run, data.documents),
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
