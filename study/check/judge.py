@@ -13,7 +13,7 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from .mistakes import FUNCTIONS, HELPERS, MISTAKES, Mistake, Version
+from .mistakes import FUNCTIONS, HELPERS, MISTAKES, Version
 from .probes import (
     CACHE,
     COMPLEX,
@@ -84,19 +84,6 @@ class Conventions:
     views: dict[str, View] = field(default_factory=dict)  # of the functions that ran
 
 
-class Named(NamedTuple):
-    """A mistake that the reader made, in q, k or v only, and the line of mistakes.txt that gives the same results."""
-
-    mistake: Mistake
-    only: str = ""
-    wrong: str = ""
-    right: str = ""
-
-    @property
-    def where(self) -> str:
-        return f", in {self.only} only" if self.only else ""
-
-
 @dataclass
 class Verdict:
     """The outcome for one function: one of the texts above, or wrong, raised (an exception) or stopped."""
@@ -104,7 +91,7 @@ class Verdict:
     function: str
     outcome: str
     problem: str = ""  # why it raised or stopped
-    named: list[Named] = field(default_factory=list)
+    named: list[Version] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)
 
     @property
@@ -113,7 +100,7 @@ class Verdict:
 
     def lines(self, hint_only: bool) -> Iterator[str]:
         """The text; as a hint, without the names of mistakes and the reasons."""
-        details = [each.where[2:] if hint_only else each.mistake.name + each.where for each in self.named]
+        details = [each.where[2:] if hint_only else each.name for each in self.named]
         if not self.named and not self.findings:
             details = [self.problem]
         text = ", and ".join(dict.fromkeys(filter(None, details)))
@@ -124,11 +111,14 @@ class Verdict:
             yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
         if self.findings and self.problem:
             yield from wrapped(f"It also raises an exception: {self.problem}")
-        for each in self.named if not hint_only else ():
+        if hint_only:
+            return
+        for each in self.named:
             if each.wrong:
                 yield from wrapped(f"The same results come from {each.wrong} in place of {each.right}.")
-            yield from wrapped(f"{each.mistake.why} {see(each.mistake.step)}")
-        if self.outcome == "wrong" and not self.named and not hint_only:
+        for mistake in dict.fromkeys(each.mistake for each in self.named):
+            yield from wrapped(f"{mistake.why} {see(mistake.step)}")
+        if self.outcome == "wrong" and not self.named:
             yield from wrapped(f"This mistake has no name. {see(EXERCISES[self.function].step)}")
 
 
@@ -166,9 +156,9 @@ def judge(
     form = next(iter(seen))
     conventions.views[name] = views[form]
     if not all(map(same, results_of(name, views[form]), seen[form])):
-        return Verdict(name, "wrong", named=[Named(MISTAKES["different numbers on each call"])])
+        return Verdict(name, "wrong", named=[Version(MISTAKES["different numbers on each call"])])
     match = search(name, seen, layouts)
-    named = [] if match is None else [named_version(version) for version in match.versions]
+    named = list(match.versions) if match else []
     if match is None and name == "apply_rotary_emb":
         match, named = search_in_q_and_k({form: views[form] for form in seen}, layouts)
     form, layout = (match.form, match.layout) if match else (form, conventions.layout)
@@ -197,19 +187,19 @@ def layouts_of(name: str, conventions: Conventions) -> Sequence[str]:
     return (conventions.layout,) if "apply_rotary_emb" in conventions.right else LAYOUTS
 
 
-def right_but(name: str, form: str, call: Caller, conventions: Conventions) -> list[Named]:
+def right_but(name: str, form: str, call: Caller, conventions: Conventions) -> list[Version]:
     """Mistakes of a function with the right results."""
     if call.overwrites:
-        return [Named(MISTAKES["an argument is overwritten"])]
+        return [Version(MISTAKES["an argument is overwritten"])]
     is_known = name == "apply_rotary_emb" and "precompute_freqs_cis" in conventions.right
     table = form.split(FOR)[0]
     if is_known and table != conventions.table:
         is_mixed = {table, conventions.table} == {HALVES, NEIGHBOURS}
-        return [Named(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
+        return [Version(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
     return []
 
 
-def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Named]) -> Verdict:
+def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Version]) -> Verdict:
     """The verdict with what differs first."""
     right = results_of(name, version(name, (), layout))
     verdict = Verdict(name, "wrong", named=named)
@@ -412,26 +402,22 @@ def tolerance_of(name: str) -> float:
     return TABLE_TOLERANCE if name == "precompute_freqs_cis" else TOLERANCE
 
 
-def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> tuple[Match | None, list[Named]]:
+def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> tuple[Match | None, list[Version]]:
     """The versions of ``rotate`` that give q, and those that give k."""
     q = search_in_one({form: side(view, 0) for form, view in views.items()}, layouts)
     k = search_in_one({q.form: side(views[q.form], 1)}, (q.layout,)) if q else None
     if q is None or k is None:
         return None, []
-    in_q, in_k = ([named_version(version) for version in match.versions] for match in (q, k))
-    only_q = [each._replace(only="q") for each in in_q if each not in in_k]
-    only_k = [each._replace(only="k") for each in in_k if each not in in_q]
-    return q, [each for each in in_q if each in in_k] + only_q + only_k
+    in_both = [each for each in q.versions if each in k.versions]
+    only_q = [each._replace(only="q") for each in q.versions if each not in in_both]
+    only_k = [each._replace(only="k") for each in k.versions if each not in in_both]
+    return q, in_both + only_q + only_k
 
 
 def search_in_one(views: dict[str, View], layouts: Sequence[str]) -> Match | None:
     seen = {form: results_of("rotate", view) for form, view in views.items()}
     running = {form: results for form, results in seen.items() if not all(isinstance(x, Raised) for x in results[:2])}
     return search("rotate", running, layouts)
-
-
-def named_version(version: Version) -> Named:
-    return Named(version.mistake, version.only, version.wrong, version.right)
 
 
 # The first number that differs.

@@ -23,14 +23,25 @@ class Mistake(NamedTuple):
 
 
 class Version(NamedTuple):
-    """What is written by mistake in line ``number``, for q, k or v only if ``only`` is not empty."""
+    """What is written by mistake in place of a right line, in q, k or v only if ``only`` is not empty.
 
-    number: int
-    right: str
-    wrong: str
-    code: CodeType
+    A mistake that is not in one line has no code.
+    """
+
     mistake: Mistake
-    only: str
+    only: str = ""
+    wrong: str = ""
+    right: str = ""
+    number: int = -1  # of the line
+    code: Any = None
+
+    @property
+    def name(self) -> str:
+        return self.mistake.name + self.where
+
+    @property
+    def where(self) -> str:
+        return f", in {self.only} only" if self.only else ""
 
 
 @dataclass
@@ -103,7 +114,7 @@ def read(text: str) -> tuple[dict[str, Function], dict[str, Mistake]]:
             number = len(function.lines) - 1
             for only in ("", *letters):
                 source = for_each(letters, code, right, only)
-                version = Version(number, right, code, compiled(source), mistakes[name], only)
+                version = Version(mistakes[name], only, code, right, number, compiled(source))
                 function.versions[number].append(version)
         elif line.startswith(" " * 4):
             each = re.fullmatch(r"((?:[qkv] )+[qkv]): (.*)", code)  # "q k: x = f(x)"

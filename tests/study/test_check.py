@@ -18,13 +18,12 @@ from study.check.judge import (
     UNWRITTEN,
     Conventions,
     Finding,
-    Named,
     Verdict,
     results_of,
     tolerance_of,
     version,
 )
-from study.check.mistakes import FUNCTIONS, MISTAKES, Mistake, read
+from study.check.mistakes import FUNCTIONS, MISTAKES, Mistake, Version, read
 from study.check.probes import Raised, same
 from study.check.reader import Reader
 from study.exercise import exercise
@@ -153,7 +152,7 @@ def all_results(function: str, layout: str) -> list[tuple[str, list]]:
     versions = [(), *((each,) for line in FUNCTIONS[function].versions for each in line)]
     return [
         (
-            f"{chosen[0].mistake.name} {chosen[0].only}" if chosen else "",
+            chosen[0].name if chosen else "",
             results_of(function, version(function, chosen, layout)),
         )
         for chosen in versions
@@ -354,7 +353,7 @@ def test_nothing_to_judge_is_an_error(tmp_path):
 
 
 def test_hint_shows_what_differs_and_where_and_no_explanation():
-    named = [Named(MISTAKES["the sign of the angle"], "k", "a = -1", "a = 1")]
+    named = [Version(MISTAKES["the sign of the angle"], "k", "a = -1", "a = 1")]
     verdict = Verdict(ROTATE, "wrong", named=named, findings=[Finding("Something", "1", "2")])
     hint = [f"{ROTATE}: wrong, in k only", "  Something:", "    yours 1; expected 2."]
     assert list(verdict.lines(hint_only=True)) == hint
