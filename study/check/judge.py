@@ -25,8 +25,6 @@ from .probes import (
     STACKED,
     TABLE_TOLERANCE,
     TOLERANCE,
-    Check,
-    Probe,
     Slots,
     attempt,
     empty_slots,
@@ -348,12 +346,12 @@ def search(name: str, seen: dict[str, list[Any]], layouts: Sequence[str]) -> Mat
     for layout, form in product(layouts, seen):
         if all_same(rights[layout], seen[form], tolerance):
             return Match((), layout, form)
-    for most in (1, 2):
+    for count in (1, 2):
         found: list[Match] = []
         for layout in layouts:
-            for form, versions in candidates(name, seen, layout, most):
+            for form, versions in candidates(name, seen, layout, count):
                 results = results_of(name, version(name, versions, layout))
-                if versions and agrees(results, seen[form], rights, tolerance):
+                if agrees(results, seen[form], rights, tolerance):
                     found.append(Match(versions, layout, form))
                     if all_same(results, seen[form], tolerance):  # it raises exceptions where the reader's does
                         return found[-1]
@@ -363,7 +361,7 @@ def search(name: str, seen: dict[str, list[Any]], layouts: Sequence[str]) -> Mat
 
 
 def candidates(
-    name: str, seen: dict[str, list[Any]], layout: str, most: int
+    name: str, seen: dict[str, list[Any]], layout: str, count: int
 ) -> Iterator[tuple[str, Sequence[Version]]]:
     """The versions that agree with what was seen in a form, at the first probe that raised nothing."""
     probes = list(PROBES[name].values())
@@ -372,19 +370,11 @@ def candidates(
         n = next(n for n, result in enumerate(results) if not isinstance(result, Raised))
         firsts.setdefault(n, []).append(form)
     for n, forms in firsts.items():
-        for versions, found in results_at(name, probes[n], layout, most):
+        for versions in FUNCTIONS[name].choices(count):
+            found = attempt(probes[n], version(name, versions, layout))
             for form in forms:
                 if same(found, seen[form][n], tolerance_of(name)):
                     yield form, versions
-
-
-def results_at(name: str, probe: Check, layout: str, most: int) -> Iterator[tuple[Sequence[Version], Any]]:
-    if isinstance(probe, Probe):
-        for versions, raw in FUNCTIONS[name].results(layout, probe.arguments, most):
-            yield versions, attempt(probe.read, raw)
-    else:
-        for versions in FUNCTIONS[name].choices(most):
-            yield versions, attempt(probe, version(name, versions, layout))
 
 
 def agrees(results: list[Any], seen: list[Any], rights: dict[str, list[Any]], tolerance: float) -> bool:

@@ -3,7 +3,6 @@
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import combinations, product
 from pathlib import Path
@@ -52,36 +51,10 @@ class Function:
     lines: list[CodeType] = field(default_factory=list)
     versions: list[list[Version]] = field(default_factory=list)
 
-    def results(self, layout: str, arguments: Sequence[Any], most: int) -> Iterator[tuple[Sequence[Version], Any]]:
-        """The results of all versions in which up to ``most`` lines are wrong; those that raise are left out.
-
-        Versions share the lines before the first wrong one, which therefore run once.
-        """
-        names = HELPERS[layout] | dict(zip(self.parameters, arguments))
-        for chosen, found in self._branches(names, 0, (), most):
-            yield chosen, found["result"]
-
-    def _branches(
-        self, names: dict[str, Any], start: int, chosen: Sequence[Version], most: int
-    ) -> Iterator[tuple[Sequence[Version], dict[str, Any]]]:
-        """The names after the last line, for the right lines from ``start`` on and for their wrong versions."""
-        for number in range(start, len(self.lines)):
-            for version in self.versions[number] if len(chosen) < most else ():
-                after = dict(names)
-                with suppress(Exception):
-                    exec(version.code, after)
-                    yield from self._branches(after, number + 1, (*chosen, version), most)
-            try:
-                exec(self.lines[number], names)
-            except Exception:
-                return
-        yield chosen, names
-
-    def choices(self, most: int) -> Iterator[tuple[Version, ...]]:
-        """All versions of up to ``most`` different lines."""
-        for count in range(most + 1):
-            for lines in combinations(self.versions, count):
-                yield from product(*lines)
+    def choices(self, count: int) -> Iterator[tuple[Version, ...]]:
+        """All versions in which ``count`` lines are wrong."""
+        for lines in combinations(self.versions, count):
+            yield from product(*lines)
 
     def run(self, chosen: Sequence[Version], layout: str, *arguments: Any) -> Any:
         """The result if the chosen versions replace their lines."""
