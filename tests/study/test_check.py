@@ -151,10 +151,7 @@ def all_results(function: str, layout: str) -> list[tuple[str, list]]:
     """The results of the right function and of each wrong version, with their names."""
     versions = [(), *((each,) for line in FUNCTIONS[function].versions for each in line)]
     return [
-        (
-            chosen[0].name if chosen else "",
-            results_of(function, version(function, chosen, layout)),
-        )
+        (chosen[0].name if chosen else "", results_of(function, version(function, chosen, layout)))
         for chosen in versions
     ]
 
@@ -196,10 +193,7 @@ def attention(xq, xk, xv, table, mask):
     )
     assert names(found[ROTATE]) == named
     assert found[ROTATE].outcome == ("wrong" if named else RIGHT)
-    assert names(found[ATTEND]) == []
-    assert (
-        found[ATTEND].outcome == RIGHT or named
-    )  # with our rotation of (B, T, H, D) in place of a wrong one, it raises
+    assert found[ATTEND].outcome == RIGHT
 
 
 def test_a_line_in_the_file_is_a_mistake_more():
@@ -233,11 +227,8 @@ def test_the_step_of_each_mistake_is_in_the_docs_and_about_it():
 @pytest.mark.parametrize("function", EXERCISES)
 def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp_path, function):
     results = [
-        "None", "1", "'x'", "[]", "{}", "()", "(None, None)", "torch.zeros(())", "torch.zeros(3)", "torch.zeros(0, 3)",
-        "torch.zeros(2, 5, 4, 8) / 0", "torch.zeros(2, 3).to_sparse()", "(torch.zeros(3), torch.zeros(4))",
-        "(torch.tensor(1.0), torch.tensor(2.0))", "[torch.zeros(2, 3)] * 3", "args[-1]", "args", "args[-2:]",
-        "torch.zeros(1, 2, 1, 1).to(torch.uint16)", "torch.zeros(1, 1, dtype=torch.bool)", "object()",
-        "torch.zeros(2, 3, device='meta')",
+        "None", "'x'", "(None, None)", "torch.zeros(())", "torch.zeros(2, 5, 4, 8) / 0", "args",
+        "torch.zeros(2, 3).to_sparse()", "torch.zeros(2, 3, device='meta')",
     ]  # fmt: skip
     for result in results:
         text = f"def {function}(*args):\n    return {result}\n"

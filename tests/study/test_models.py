@@ -5,16 +5,14 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import run_in_process
 from study_models import TEXT, save_random
 
-import train
 from model.cli import toml_text
 from model.text.prepare import tokenize
 from model.text.sources import open_documents
 from model.training.config import DataArgs
 from model.weights import load_tokenizer
-from study.attention_maps import attention_weights, profile, readable, uniform
+from study.attention_maps import attention_weights, profile, uniform
 from study.check import judge_all
 from study.check.in_model import calls_of, with_functions
 from study.check.judge import Conventions
@@ -81,10 +79,6 @@ def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tm
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_spaces_line_ends_and_dollar_signs_are_readable_in_a_picture():
-    assert [readable(token) for token in (" a", "\n", "$", "")] == ["·a", "\\n", r"\$", "·"]
-
-
 def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
     assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
@@ -99,17 +93,6 @@ def test_attention_averages_windows_of_the_models_validation_text(run_directory,
     assert TEXT.endswith(tokenizer.decode(windows[-1].tolist()))
     assert first == pytest.approx(0.75 * len(TEXT), rel=0.05)
     assert middle == pytest.approx((first + last) / 2, rel=0.01)
-
-
-def test_attention_opens_a_run_that_lies_in_the_folder_of_its_own_text(tmp_path, monkeypatch):
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "text.txt").write_text(TEXT, encoding="utf-8")
-    monkeypatch.chdir(tmp_path / "data")
-    out = tmp_path / "data" / "runs" / "mine"
-    settings = ["--data", ".", "--out_dir", str(out), "--max_steps", "2", "--dim", "16", "--n_layers", "1"]
-    settings += ["--n_heads", "2", "--max_seq_len", "16", "--vocab_size", "300", "--batch_size", "2"]
-    assert run_in_process(train.main, "train.py", *settings) == 0
-    assert len(run("attention", model=out, windows=3).tables[0].rows) == 2
 
 
 def test_a_model_without_its_training_text_needs_data(trained, run_directory, text):
