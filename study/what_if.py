@@ -52,7 +52,7 @@ def whatif(
 
 
 def in_halves(network: Transformer) -> Transformer:
-    """The network with the rows of W_q and W_k in the order of halves, which its code then reads as neighbours."""
+    """The network with the rows of W_q and W_k in the order of halves, while its code rotates neighbours."""
     mixed = copy.deepcopy(network)
     with torch.no_grad():
         for name, weight in mixed.named_parameters():

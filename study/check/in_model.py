@@ -12,9 +12,9 @@ from model.attention import Attention
 from model.cache import KVCache, LayerCache
 from model.config import ModelArgs
 from model.transformer import Transformer
-from model.weights.layout import is_rotated, to_halves
 
 from ..topic import Table, losses_of, open_model, open_windows
+from ..what_if import in_halves
 from .judge import EXERCISES, ROTATED, Conventions, takes_args
 from .mistakes import HELPERS
 from .probes import read_table
@@ -114,10 +114,7 @@ def with_functions(network: Transformer, calls: dict[str, Caller], conventions: 
     changed = Transformer(args)
     for layer in changed.layers:
         layer.attention = ReadersAttention(args, calls, conventions)
-    weights = network.state_dict()
-    if conventions.layout == "halves":
-        weights |= {name: to_halves(x, args.head_dim) for name, x in weights.items() if is_rotated(name)}
-    changed.load_state_dict(weights)
+    changed.load_state_dict((in_halves(network) if conventions.layout == "halves" else network).state_dict())
     changed.freqs_cis = network.freqs_cis
     if "precompute_freqs_cis" in calls and args.rope_scaling is None:
         raw = calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
