@@ -58,7 +58,7 @@ def check(
     is_good = not reader.problems and all(verdict.is_good for verdict in verdicts.values())
     tables: list[Table | str] = ["\n".join(lines)]
     if run is not None:
-        tables.append(in_model(reader, conventions, run, prompt))
+        tables.append(in_model(conventions, run, prompt))
     return Report(tables, code=int(not is_good))
 
 

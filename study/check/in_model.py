@@ -15,26 +15,25 @@ from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import EXERCISES, ROTATED, Conventions, takes_args
+from .judge import ROTATED, Conventions, takes_args
 from .mistakes import HELPERS
 from .probes import read_table
-from .reader import Caller, Raised, Reader, parameters
+from .reader import Caller, Raised, Stopped
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
-SECONDS = 60.0  # time limit of a call
 
 
 class ReadersAttention(Attention):
     """The attention layer with the reader's functions in place of ours."""
 
-    def __init__(self, args: ModelArgs, calls: dict[str, Caller], conventions: Conventions) -> None:
+    def __init__(self, args: ModelArgs, conventions: Conventions) -> None:
         super().__init__(args)
-        self.calls, self.conventions = calls, conventions
+        self.conventions = conventions
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
-        calls, views = self.calls, self.conventions.views
+        calls, views = self.conventions.calls, self.conventions.views
         B, T, _ = x.shape
         xq, xk, xv = (w(x).view(B, T, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
         xq, xk = self.q_norm(xq), self.k_norm(xk)
@@ -68,56 +67,46 @@ class Caches(NamedTuple):
     batch_size: int = 1
 
 
-def in_model(reader: Reader, conventions: Conventions, path: Path | None, prompt: str) -> Table:
+def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
     """The model at ``path`` as it is, and with the reader's functions that ran.
 
     Raises ValueError if one of them raises an exception or returns something of another shape.
     """
     network, tokenizer = open_model(path)
-    calls = calls_of(reader, conventions)
+    start_ids = tokenizer.encode(prompt)
     try:
         texts, source = open_windows(path, (), tokenizer, WINDOWS, min(LENGTH, network.args.max_seq_len) + 1)
     except ValueError:  # a published model has no text here
-        ids = written(network, KVCache(network.args), tokenizer.encode(prompt))
+        ids = written(network, KVCache(network.args), start_ids)
         texts, source = torch.tensor([ids]), "what the model itself writes"
     rows = []
     try:
-        changed = with_functions(network, calls, conventions)
+        changed = with_functions(network, conventions)
         for name, each in (("the model", network), ("with your functions", changed)):
             with torch.no_grad():
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            cache = caches_of(calls, network.args) if each is changed else KVCache(network.args)
+            cache = caches_of(conventions.calls, network.args) if each is changed else KVCache(network.args)
             start = time.perf_counter()
-            ids = written(each, cache, tokenizer.encode(prompt))
-            speed = NEW_TOKENS / (time.perf_counter() - start)
+            ids = written(each, cache, start_ids)
+            speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
             rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(ids))[:120]))
-    except (Raised, RuntimeError, TypeError, IndexError) as error:
+    except (Raised, Stopped, RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"the model does not run with your functions: {' '.join(str(error).split())}") from error
-    used = [name for name in calls if name not in ("to_neighbours", "to_halves")]
+    used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
     notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
     return Table("In a model", ("", "loss", "tokens/s", "text"), rows, notes)
 
 
-def calls_of(reader: Reader, conventions: Conventions) -> dict[str, Caller]:
-    """The functions that ran."""
-    calls = {}
-    for name, (function, file) in reader.functions(conventions.views).items():
-        is_rotated_before = name == "attention" and len(parameters(function)) == 4
-        names = ROTATED if is_rotated_before else EXERCISES[name].arguments
-        calls[name] = Caller(function, names, file, SECONDS)
-    return calls
-
-
-def with_functions(network: Transformer, calls: dict[str, Caller], conventions: Conventions) -> Transformer:
+def with_functions(network: Transformer, conventions: Conventions) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
     changed = Transformer(args)
     for layer in changed.layers:
-        layer.attention = ReadersAttention(args, calls, conventions)
+        layer.attention = ReadersAttention(args, conventions)
     changed.load_state_dict((in_halves(network) if conventions.layout == "halves" else network).state_dict())
     changed.freqs_cis = network.freqs_cis
-    if "precompute_freqs_cis" in calls and args.rope_scaling is None:
-        raw = calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
+    if "precompute_freqs_cis" in conventions.calls and args.rope_scaling is None:
+        raw = conventions.calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
         table = read_table(raw, args.head_dim // 2)
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
@@ -131,7 +120,7 @@ def caches_of(calls: dict[str, Caller], args: ModelArgs) -> Any:
     if call is None:
         return KVCache(args)
     if takes_args(call):
-        made = Caller(call.function, ("args", "batch_size"), call.path, SECONDS)(args, 1)
+        made = Caller(call.function, ("args", "batch_size"), call.path, call.seconds)(args, 1)
         return Caches(made.layers, args.max_seq_len)
     sizes = (1, args.n_kv_heads, args.max_seq_len, args.head_dim)
     return Caches([call(*sizes) for _ in range(args.n_layers)], args.max_seq_len)

@@ -79,7 +79,8 @@ class Conventions:
     layout: str = "neighbours"
     axes: str = ""  # of vectors, if not (B, T, H, D)
     right: set[str] = field(default_factory=set)
-    views: dict[str, View] = field(default_factory=dict)  # of the functions that ran
+    calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
+    views: dict[str, View] = field(default_factory=dict)  # these, with our arguments
 
 
 @dataclass
@@ -152,7 +153,7 @@ def judge(
     if not seen:
         return Verdict(name, "raised", problem)
     form = next(iter(seen))
-    conventions.views[name] = views[form]
+    conventions.calls[name], conventions.views[name] = call, views[form]
     if not all(map(same, results_of(name, views[form]), seen[form])):
         return Verdict(name, "wrong", named=[Version(MISTAKES["different numbers on each call"])])
     match = search(name, seen, layouts)

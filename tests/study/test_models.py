@@ -14,7 +14,7 @@ from model.training.config import DataArgs
 from model.weights import load_tokenizer
 from study.attention_maps import attention_weights, profile, uniform
 from study.check import judge_all
-from study.check.in_model import calls_of, with_functions
+from study.check.in_model import with_functions
 from study.check.judge import Conventions
 from study.check.reader import Reader
 from study.extrapolate import full, windowed
@@ -191,7 +191,7 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     network, _ = open_model(run_directory)
     reader, conventions = Reader([file], seconds=5.0), Conventions()
     assert judge_all(reader, 5.0, conventions)["precompute_freqs_cis"].outcome == "wrong"
-    changed = with_functions(network, calls_of(reader, conventions), conventions)
+    changed = with_functions(network, conventions)
     tokens = torch.arange(9)[None]
     assert not torch.allclose(changed(tokens), network(tokens), atol=1e-4)
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
@@ -199,6 +199,10 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
 
 def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("def causal_mask(start_pos, T):\n    return 'x'\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="the model does not run with your functions"):
-        run("check", file=file, run=run_directory)
+    slow = (
+        "import torch\n\n\ndef causal_mask(start_pos, T):\n    while T > 20:\n        pass\n    return torch.ones(1)\n"
+    )
+    for text in ("def causal_mask(start_pos, T):\n    return 'x'\n", slow):
+        file.write_text(text, encoding="utf-8")
+        with pytest.raises(ValueError, match="the model does not run with your functions"):
+            run("check", file=file, run=run_directory, seconds=0.2)
