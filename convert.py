@@ -20,7 +20,7 @@ from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
-from model.weights import find_tokenizer, llama2c, llama2c_tokenizer, load_tokenizer, meta, open_checkpoint
+from model.weights import Checkpoint, find_tokenizer, llama2c, llama2c_tokenizer, load_tokenizer, meta
 from model.weights import save_model, save_tokenizer
 from model.weights.loading import Weights
 from model.weights.tokenizers import read_ids
@@ -55,7 +55,7 @@ def open_source(path: Path) -> Weights:
         return llama2c.Llama2c(path)
     if (path / "params.json").is_file() and not (path / "config.json").is_file():
         return meta.Meta(path)
-    return open_checkpoint(path)
+    return Checkpoint(path)
 
 
 def open_tokenizer(source: Weights, file: Path | None, scratch: Path) -> Tokenizer | None:

@@ -19,7 +19,7 @@ from model.text.tokenizer import Tokenizer
 from model.training.config import CONFIG_FILE
 from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
-from model.weights import open_checkpoint
+from model.weights import Checkpoint
 from model.weights.checkpoint import newest_run
 from model.weights.variants import name_of
 
@@ -104,7 +104,7 @@ def short(value: float, digits: int = 4) -> str:
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
     """The model, with RoPE or another of ``SCHEMES``, and its tokenizer. Raises ValueError if ``path`` has none."""
-    checkpoint = open_checkpoint(path or newest_run())
+    checkpoint = Checkpoint(path or newest_run())
     saved = {name_of(scheme.network): scheme.network for scheme in SCHEMES.values()}
     network = saved.get(checkpoint.subclass_name)  # load_model refuses any other class
     return checkpoint.model(network=network).float().eval(), checkpoint.tokenizer()

@@ -13,8 +13,8 @@ from ..cli.files import read_json
 from ..cli.machine import DeviceName, has_native_bfloat16
 from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
-from ..weights import find_network, open_checkpoint
-from ..weights.checkpoint import Checkpoint, newest_run
+from ..weights import Checkpoint, find_network
+from ..weights.checkpoint import newest_run
 from .samples import Speed
 from .sampling import Sampling
 
@@ -47,7 +47,7 @@ def open_model(path: Path | None) -> Checkpoint:
     if path is None:
         path = newest_run()
         print_note(f"the model is {path}, the newest run")
-    return open_checkpoint(path)
+    return Checkpoint(path)
 
 
 def load_network(

@@ -10,7 +10,7 @@ from ..cli import Settings, instances, print_note, quantity, read_toml
 from ..cli.settings import setting_fields, values
 from ..config import ModelArgs
 from ..text.train_tokenizer import TOKENIZER_KINDS
-from ..weights import find_network, open_checkpoint
+from ..weights import Checkpoint, find_network
 from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, SETTINGS_CLASSES, DataArgs, Run
 from .distributed import Ranks, local_device
@@ -100,7 +100,7 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
     A flag may lower ``max_seq_len``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
     tokenizer.
     """
-    checkpoint = open_checkpoint(source)
+    checkpoint = Checkpoint(source)
     if checkpoint.subclass_name not in (None, network):
         name = checkpoint.subclass_name
         raise ValueError(f"{source} holds the weights of {name}: give --network {name}")

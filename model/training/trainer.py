@@ -21,7 +21,7 @@ from ..attention import Attention
 from ..cli.machine import pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import open_checkpoint
+from ..weights import Checkpoint
 from ..weights.checkpoint import check_savable, write_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
@@ -263,5 +263,5 @@ def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
-        model.load_state_dict(open_checkpoint(source).model(network=run.network).state_dict())
+        model.load_state_dict(Checkpoint(source).model(network=run.network).state_dict())
     return model if shards else model.to(local_device(run.train.device, ranks))

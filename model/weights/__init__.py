@@ -14,7 +14,7 @@ llama2c.py           llama2.c's .bin files, for convert.py
 llama2c_tokenizer.py llama2.c's tokenizer.bin, for convert.py
 """
 
-from .checkpoint import Checkpoint, load_args, load_model, open_checkpoint, save_model
+from .checkpoint import Checkpoint, load_args, load_model, save_model
 from .tokenizers import find_tokenizer, load_tokenizer, save_tokenizer
 from .variants import find_network
 
@@ -25,7 +25,6 @@ __all__ = [
     "load_args",
     "load_model",
     "load_tokenizer",
-    "open_checkpoint",
     "save_model",
     "save_tokenizer",
 ]

@@ -206,14 +206,9 @@ def models_in(directory: Path) -> list[Path]:
     return sorted(path.parent for name in MODEL_CONFIGS for path in directory.glob(f"*/{name}"))
 
 
-def open_checkpoint(path: str | Path) -> Checkpoint:
-    """Open a run or another Hugging Face directory, without reading its weights."""
-    return Checkpoint(path)
-
-
 def load_args(path: str | Path) -> ModelArgs:
     """The architecture of a checkpoint."""
-    return open_checkpoint(path).args
+    return Checkpoint(path).args
 
 
 def load_model(
@@ -235,7 +230,7 @@ def load_model(
     Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity. With
     ``check_finite=False`` the latter is not checked.
     """
-    return open_checkpoint(path).model(device, dtype, network, int8, check_finite=check_finite)
+    return Checkpoint(path).model(device, dtype, network, int8, check_finite=check_finite)
 
 
 def save_model(

@@ -30,8 +30,8 @@ from model.text.tokenizer import Tokenizer
 from model.training.config import read_run_settings
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
-from model.weights import open_checkpoint
-from model.weights.checkpoint import Checkpoint, newest_run
+from model.weights import Checkpoint
+from model.weights.checkpoint import newest_run
 
 from ..topic import Report, Table
 from .vocabulary import vocabulary
@@ -63,7 +63,7 @@ class Packed(NamedTuple):
 def pack_checkpoint(model: Path | None) -> Packed:
     """Open a model, the newest run by default. Raises ValueError if it is too large, before reading its weights."""
     path = model or newest_run()
-    checkpoint = open_checkpoint(path)
+    checkpoint = Checkpoint(path)
     count = count_parameters(checkpoint.args).total
     if count > LARGEST_MODEL:
         raise ValueError(

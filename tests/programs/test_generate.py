@@ -17,7 +17,7 @@ from script_helpers import ROOT, run_in_process, save_run
 import generate as script
 from model import generate
 from model.cli.machine import pick_dtype
-from model.weights import load_model, load_tokenizer, open_checkpoint, save_model
+from model.weights import Checkpoint, load_model, load_tokenizer, save_model
 
 CONTEXT = 96
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
@@ -143,7 +143,7 @@ def test_auto_is_the_stored_dtype_if_it_is_native(run_dir, tmp_path, capfd, each
     save_model(load_model(run_dir), tmp_path, dtype=dtype)
     is_native = each_processor or stored == "float32"
     for flag, expected in (("auto", dtype if is_native else torch.float32), (stored, dtype)):
-        checkpoint, cpu = open_checkpoint(tmp_path), torch.device("cpu")
+        checkpoint, cpu = Checkpoint(tmp_path), torch.device("cpu")
         chosen = pick_dtype(flag, cpu, checkpoint.dtype)
         network = script.load_network(checkpoint, script.ModelOptions(dtype=flag), cpu, chosen)
         assert network.norm.weight.dtype == expected

@@ -16,7 +16,7 @@ from model.cli import read_toml
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
-from model.weights import llama2c, llama2c_tokenizer, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
+from model.weights import Checkpoint, llama2c, llama2c_tokenizer, load_tokenizer, meta, save_model, save_tokenizer
 from study.positions import build_scheme
 from study.topic import open_model
 
@@ -26,7 +26,7 @@ TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 2
 
 def read_checkpoint(path: Path) -> None:
     """Read everything that generate.py reads."""
-    checkpoint = open_checkpoint(path)
+    checkpoint = Checkpoint(path)
     tokenizer = checkpoint.tokenizer()
     tokenizer.decode(tokenizer.encode("The 🦜"))
     checkpoint.model()(torch.tensor([[1, 2, 3]]))

@@ -12,13 +12,13 @@ from damage import change_json
 
 from model import KVCache
 from model.kernels import accelerate
-from model.weights import load_args, load_model, open_checkpoint, save_model
+from model.weights import Checkpoint, load_args, load_model, save_model
 from model.weights.llama2c import Llama2c
 from model.weights.llama2c import save as save_llama2c
 from model.weights.meta import Meta
 from model.weights.meta import save as save_meta
 
-OPEN = (open_checkpoint, Meta, Llama2c)
+OPEN = (Checkpoint, Meta, Llama2c)
 
 
 @pytest.fixture
@@ -84,7 +84,7 @@ def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tm
 def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_formats, tmp_path, file, name, words):
     change_json(tmp_path / file, **{name: 10**9})
     with pytest.raises(ValueError, match=words):
-        (Meta if "meta" in file else open_checkpoint)((tmp_path / file).parent)
+        (Meta if "meta" in file else Checkpoint)((tmp_path / file).parent)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])

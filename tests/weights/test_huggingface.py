@@ -8,7 +8,7 @@ import torch
 from damage import change_json
 from safetensors.torch import load_file, save_file
 
-from model.weights import load_args, load_model, open_checkpoint, save_model
+from model.weights import Checkpoint, load_args, load_model, save_model
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_shards_are_those_that_the_index_lists(run, name):
 def test_a_model_of_several_dtypes_is_loaded_in_that_of_its_embedding(run, int8):
     """As DeepSeek's, whose norms are in float32."""
     rewrite(run[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if w.ndim > 1}))
-    assert open_checkpoint(run[1]).dtype == torch.bfloat16
+    assert Checkpoint(run[1]).dtype == torch.bfloat16
     model = load_model(run[1], dtype="stored", int8=int8)
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
     assert model(torch.randint(37, (1, 5))).isfinite().all()
