@@ -66,6 +66,15 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     return judge_all(Reader([path], seconds=10.0), 10.0, Conventions())
 
 
+def test_a_rotation_alone_may_take_any_form_of_the_table(tmp_path):
+    text = "def apply_rotary_emb(q, k, cos, sin):\n    cos, sin = cos[:, None], sin[:, None]\n"
+    text += "    turned = (torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2) for x in (q, k))\n"
+    text += "    return tuple((x * cos + y * sin).type_as(x) for x, y in zip((q, k), turned))\n"
+    assert judged(tmp_path, f"import torch\n\n\n{text}")[ROTATE].outcome == RIGHT
+    mixed = text.replace("-x[..., 1::2], x[..., ::2]), -1).flatten(-2)", "-x[..., 1::2], x[..., ::2]), -2).flatten(-2)")
+    assert names(judged(tmp_path, f"import torch\n\n\n{mixed}")[ROTATE]) == ["pairs mixed with halves"]
+
+
 def names(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(each.mistake.name for each in verdict.named))
 
