@@ -10,10 +10,10 @@ import math
 import os
 import statistics
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import numpy as np
 import torch
@@ -39,7 +39,7 @@ from model.text.separators import recognize
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
-from model.training.conversations import Example, examples
+from model.training.conversations import Example, examples_at
 from model.training.loss import NextTokenLoss
 from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
@@ -90,7 +90,7 @@ def main() -> None:
         model = load_network(checkpoint, options, device, dtype)
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             if isinstance(text, Conversations):
-                scores = score_conversations(model, text, tokenizer, bar.update)
+                scores = score_conversations(model, text.examples, tokenizer, bar.update)
             else:
                 scores = score_documents(model, text, options.stride, options.batch_size, bar.update)
     if not scores:
@@ -110,14 +110,10 @@ def parse_flags() -> tuple[argparse.Namespace, Options]:
     return flags, Options(**read_flags(flags, Options))
 
 
-@dataclass
-class Conversations:
+class Conversations(NamedTuple):
     """Conversations, of which only the tokens that the assistant has to write are scored."""
 
-    examples: Iterable[Example]
-
-    def __iter__(self) -> Iterator[Example]:
-        yield from self.examples
+    examples: Iterator[Example]
 
 
 def given_text(
@@ -128,7 +124,7 @@ def given_text(
     if source.has_conversations():
         chat = open_chat(checkpoint.path, tokenizer)
         row = checkpoint.args.max_seq_len + 1
-        return Conversations(each for _, messages in source.conversations() for each in examples(chat, messages, row))
+        return Conversations(each for rows in source.conversations() for each in examples_at(*rows, chat, row))
     separator = options.doc_separator
     if separator is None and run_data:
         separator = run_data.doc_separator
@@ -169,7 +165,7 @@ def validation_text(
 
 @torch.no_grad()
 def score_conversations(
-    model: Transformer, conversations: Conversations, tokenizer: Tokenizer, on_scored: Callable[[int], object]
+    model: Transformer, conversations: Iterator[Example], tokenizer: Tokenizer, on_scored: Callable[[int], object]
 ) -> list[Score]:
     """The score of each conversation, one at a time."""
     weight = model.norm.weight

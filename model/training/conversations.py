@@ -10,7 +10,7 @@ import os
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -19,7 +19,7 @@ from tqdm import tqdm
 
 from ..cli import quantity
 from ..cli.files import write_atomically, write_text
-from ..decoding.chat import Chat, common_prefix_length
+from ..decoding.chat import Chat, common_prefix_length, user_message
 from ..text.prepare import IDS, META, Tokens, check_unchanged, conversation_dtype
 from ..text.readers import Message
 from ..text.sources import Documents
@@ -58,11 +58,20 @@ def conversation_texts(documents: Documents) -> Iterator[str]:
             yield f"{message['role']}\n{message['content']}"
 
 
-def example_question(documents: Documents) -> str:
-    """The first short question, which the samples during training answer; empty if there is none."""
+def example_question(documents: Documents, chat: Chat, context: int) -> str:
+    """The first question that takes at most half of the context, for samples during training; empty without one."""
     messages = (message for _, conversation in documents.conversations() for message in conversation)
     questions = (message["content"] for message in messages if message["role"] == "user")
-    return next((question for question in questions if len(question) <= 200), "")
+    short = (question for question in questions if len(chat.encode([user_message(question)])) <= context // 2)
+    return next(short, "")
+
+
+def examples_at(where: str, messages: Sequence[Message], chat: Chat, limit: int) -> list[Example]:
+    """``examples``, with the place of the conversation in errors, for example those that a template raises."""
+    try:
+        return examples(chat, messages, limit)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from None
 
 
 def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Example]:
@@ -136,9 +145,9 @@ class Part:
     shortened: int = 0  # conversations without their first turns
     left_out: int = 0  # conversations
 
-    def write(self, conversations: Iterable[list[Message]], file: IO[bytes], dtype: np.dtype) -> None:
-        for messages in conversations:
-            found = examples(self.chat, messages, self.length)
+    def write(self, conversations: Iterable[tuple[str, list[Message]]], file: IO[bytes], dtype: np.dtype) -> None:
+        for where, messages in conversations:
+            found = examples_at(where, messages, self.chat, self.length)
             answers = sum(message["role"] == "assistant" for message in messages)
             if not found:
                 self.left_out += 1
@@ -182,7 +191,7 @@ def tokenize_conversations(
     parts = [Part(chat, context + 1), Part(chat, context + 1)]
 
     def write(path: Path) -> None:
-        found = (messages for source in sources for _, messages in source.conversations())
+        found = chain.from_iterable(source.conversations() for source in sources)
         with path.open("wb") as file:
             for part, size in zip(parts, sizes):
                 bar = tqdm(islice(found, size), total=size, desc="tokenizing", disable=None, delay=1)

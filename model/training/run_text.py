@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ..cli import instances, quantity
 from ..cli.files import write_text
-from ..decoding.chat import Chat, find_template, open_chat
+from ..decoding.chat import Chat, find_template, open_chat, user_message
 from ..text.dataset import Dataset
 from ..text.prepare import IDS, META, check_unchanged, load_dataset, load_tokens, surrounding_tokens, tokenize
 from ..text.separators import recognize
@@ -62,7 +62,8 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
         given |= {"max_seq_len"}
         data = replace(data, start_text="")
         if not train.sample_prompt:
-            train = replace(train, sample_prompt=ranks.first(lambda: example_question(data.open(data.data))))
+            question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
+            train = replace(train, sample_prompt=question)
     if not run.resume:
         check_length(dataset, model.max_seq_len, data.val_fraction)
         if data.start_text is None:
@@ -70,7 +71,8 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
         if not run.train.init_from:
             model = replace(model, vocab_size=tokenizer.vocab_size)
     for name, prompt in (("start_text", data.start_text or ""), ("sample_prompt", train.sample_prompt)):
-        length = len(tokenizer.encode(prompt))
+        is_question = chat and name == "sample_prompt"
+        length = len(chat.encode([user_message(prompt)]) if chat and is_question else tokenizer.encode(prompt))
         if length >= model.max_seq_len:
             raise ValueError(
                 f"{name} is {quantity(length, 'token')} long, which leaves no room for a sample in a context of "

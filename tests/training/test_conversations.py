@@ -309,3 +309,26 @@ def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
         assert total["nats_per_token"] == pytest.approx(validation["val_loss"], rel=1e-5)
         assert total["bits_per_byte"] == pytest.approx(validation["val_bits_per_byte"], rel=1e-5)
         assert total["tokens"] == text.dataset.val_tokens
+
+
+def test_what_a_template_refuses_is_refused_with_its_place(tmp_path):
+    rows = write_chats(tmp_path / "chats.jsonl")
+    twice = [rows[0][0], rows[0][0], rows[0][1]]
+    content = "\n".join(json.dumps({"messages": each}) for each in [*rows, twice])
+    (tmp_path / "chats.jsonl").write_text(content, encoding="utf-8")
+    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl")
+    template = "{% for m in messages %}{% if m.role == 'user' and loop.index0 % 2 %}{{ raise_exception('alternate') }}"
+    template += (
+        "{% endif %}{{ m.role + m.content + eos_token }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
+    )
+    (tmp_path / "run" / "chat_template.jinja").write_text(template, encoding="utf-8")
+    with pytest.raises(ValueError, match=r"chats.jsonl:13: the chat template of .* fails: TemplateError: alternate"):
+        prepared(tmp_path / "other", tmp_path / "chats.jsonl", tokenizer=str(tmp_path / "run"))
+    assert run.train.sample_prompt == "Say one!"
+
+
+def test_a_question_that_does_not_fit_is_no_sample(tmp_path):
+    rows = write_chats(tmp_path / "chats.jsonl")
+    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=48, tokenizer="char")
+    assert rows
+    assert run.train.sample_prompt == ""
