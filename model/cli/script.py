@@ -99,8 +99,9 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         # Not its descriptor: a console of Windows takes bytes in another encoding there.
         raw: Any = getattr(stderr.buffer, "raw", stderr.buffer)  # the second with PYTHONUNBUFFERED
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(IgnoringErrors(raw)), stderr.encoding, line_buffering=True)
-    if sys.stdin is None:  # closed by ``<&-``
-        sys.stdin = io.TextIOWrapper(io.BytesIO(), encoding="utf-8")
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # closed, for example by ``>&-``
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

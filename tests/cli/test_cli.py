@@ -56,6 +56,15 @@ def test_a_closed_standard_input_is_an_empty_one(capsys, monkeypatch):
     assert outcome(capsys, lambda: len(sys.stdin.buffer.read())) == (0, "", "")
 
 
+@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdin", "stdout", "stderr")])
+def test_what_is_written_to_a_closed_stream_is_discarded(monkeypatch, closed):
+    for name in closed:  # as after ``>&-`` and ``2>&-``
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as ended:
+        run_script(lambda: print("text") or print("note", file=sys.stderr), "script.py")
+    assert ended.value.code == 0
+
+
 def test_a_mistake_in_the_users_own_code_keeps_its_traceback(tmp_path, monkeypatch):
     """It is no mistake of a user of the programs, and the traceback says in which line it is."""
     (tmp_path / "mine.py").write_text("def network():\n    raise ValueError('a and b differ')\n", encoding="utf-8")
