@@ -12,7 +12,7 @@ import torch
 
 from model.cache import KVCache
 from model.cli import toml_text
-from model.cli.files import write_text
+from model.cli.files import remove_unfinished, write_text
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.text.dataset import Dataset
@@ -98,6 +98,7 @@ def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, directory
     # Without a run directory, the trainer neither validates nor saves.
     progress = Trainer(model, text.dataset, train, clock=time.process_time).run()
     if directory:
+        remove_unfinished(directory)
         save_tokenizer(text.tokenizer, directory)
         take_tokens(Path(text.scratch.name), directory)
         write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
