@@ -56,8 +56,9 @@ STYLES = {
     "smollm2": CHATML.replace("a helpful", "Smol"),
 }  # fmt: skip
 # Qwen3's, shortened: the thinking of earlier answers is left out.
-QWEN3 = CHATML.replace(
-    "ANSWER", "{{ message.content if loop.last else message.content.split('</think>')[-1] }}<|eot_id|>"
+QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
+    "{{ message.content }}<|eot_id|>{% endgeneration %}",
+    "{{ message.content if loop.last else message.content.split('</think>')[-1] }}<|eot_id|>{% endgeneration %}",
 )
 
 TALK = [
@@ -114,15 +115,21 @@ def test_only_the_answers_and_their_ends_count(chat_of, style):
     assert sum(token in chat.eos_ids for token in counted) == 2
 
 
-def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of):
-    chat, _ = chat_of(QWEN3)
-    talk = [{**message, "content": f"<think>Hm.</think>{message['content']}"} for message in TALK[1:]]
-    talk = [message if message["role"] == "assistant" else old for message, old in zip(talk, TALK[1:])]
+def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of, transformers):
+    chat, directory = chat_of(QWEN3)
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "")} for message in TALK]
+    for answer in (talk[2], talk[4]):
+        answer["content"] = f"<think>Hm.</think>{answer['content']}"
     found = examples(chat, talk, 1000)
-    assert len(found) == 2
-    for number, example in enumerate(found):
+    assert [example.answers for example in found] == [1, 1]
+    for end, example in zip((3, 5), found):
+        expected = reference.apply_chat_template(talk[:end], return_assistant_tokens_mask=True, return_dict=True)
+        assert example.tokens == expected["input_ids"][: len(example.tokens)]
         counted = [token for token, counts in zip(example.tokens, example.counted) if counts]
-        assert chat.tokenizer.decode(counted) == talk[2 * number + 1]["content"]
+        assert chat.tokenizer.decode(counted) == talk[end - 1]["content"]
+        marked = [token for token, mark in zip(expected["input_ids"], expected["assistant_masks"]) if mark]
+        assert marked[-len(counted) :] == counted
 
 
 def test_a_long_conversation_loses_its_first_turns_and_keeps_the_system_message(chat_of):
