@@ -66,7 +66,8 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     """The run to resume.
 
-    Raises ValueError if the text, the model or the optimizer would change, or if ``max_steps`` have been exceeded.
+    Raises ValueError if the text, the model or the optimizer would change, or if ``max_steps`` have been exceeded. The
+    number of validated tokens stays, too, because losses of different tokens do not tell which model is the best.
     """
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
@@ -80,7 +81,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before, after = values(*instances(saved, *SETTINGS_CLASSES)), values(data, model, train)
     changes = {name: f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]}
-    fixed = {"optimizer", "init_from", "network", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
+    fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
     conflicts = [change for name, change in changes.items() if name in fixed]
     if conflicts:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")

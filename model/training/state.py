@@ -42,7 +42,6 @@ class Progress:
     best_val_loss: float | None = None
     best_step: int = 0
     validation_due: bool = False  # a signal ended the run during the validation of this step
-    eval_tokens: int = 0  # of the validations: losses of other numbers of tokens cannot be compared
     files: Annotated[int, "that hold the saved state", Range(1, 100_000)] = 1
 
 

@@ -64,8 +64,6 @@ class Trainer:
         self.args = args
         self.directory = directory
         self.progress = saved or Progress()
-        if self.progress.eval_tokens != args.eval_tokens:  # the loss so far is that of another validation text
-            self.progress.eval_tokens, self.progress.best_val_loss = args.eval_tokens, None
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
@@ -96,7 +94,9 @@ class Trainer:
             load_state(directory, model, self.optimizers, self.ranks)
         self.measured_before: dict[str, float] = {}  # of the step whose validation was interrupted
         if directory and self.ranks.is_first:
-            last_line = saved.step - saved.validation_due if saved else -1
+            last_line = saved.step if saved else -1
+            if saved and saved.validation_due:
+                last_line -= 1
             self.measured_before = truncate_metrics(directory / METRICS, last_line)
 
     def run(self) -> Progress:

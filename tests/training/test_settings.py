@@ -143,9 +143,10 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
         ({"doc_separator": "%"}, "doc_separator None -> %"),
         ({"dim": 32}, "dim 16 -> 32"),
         ({"optimizer": "adamw"}, "optimizer muon -> adamw"),
+        ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
     ],
 )
-def test_a_run_is_not_resumed_with_another_text_model_or_optimizer(setting, change):
+def test_a_run_is_not_resumed_with_another_text_model_optimizer_or_validation(setting, change):
     write_run("run")
     with pytest.raises(ValueError, match="run cannot be resumed with ") as error:
         resolved(resume=True, out_dir=Path("run"), **setting)

@@ -179,17 +179,6 @@ def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monk
     assert same(weights(trainer(tmp_path, resume=True, max_steps=3).model), after_step[3])
 
 
-def test_losses_of_other_numbers_of_validation_tokens_are_not_compared(tmp_path):
-    run = trainer(tmp_path, eval_tokens=8)
-    run.progress.best_val_loss = 1e-9  # better than any on more tokens, because these few are easy
-    for _ in run.steps():
-        pass
-    assert run.progress.best_val_loss == 1e-9
-    resumed = trainer(tmp_path, resume=True, max_steps=30, eval_tokens=99)
-    assert resumed.run().best_step == 30
-    assert same(weights(load_model(tmp_path)), weights(resumed.model))
-
-
 class Frozen(Transformer):
     def __init__(self, args):
         super().__init__(args)
