@@ -29,7 +29,7 @@ from model.cli import (
     run_script,
 )
 from model.cli.machine import pick_device, pick_dtype
-from model.decoding.chat import open_chat
+from model.decoding.chat import DEFAULT_TEMPLATE, open_chat
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
 from model.ranges import Range
@@ -121,8 +121,16 @@ def given_text(
 ) -> Iterator[Document] | Conversations:
     """The text of --data. The separator is that of the flag, else of the run, else recognized."""
     source = open_documents(options.data, options.text_key, None, options.glob)
+    trained_on = count_training_files(source, checkpoint.path) if run_data else 0
+    if trained_on:
+        print_note(
+            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.paths()), 'file')} to "
+            "score: scores on training text are better than on new text; without --data, the validation text is scored"
+        )
     if source.has_conversations():
-        chat = open_chat(checkpoint.path, tokenizer)
+        if options.stride or options.doc_separator:
+            raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
+        chat = open_chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         row = checkpoint.args.max_seq_len + 1
         return Conversations(each for rows in source.conversations() for each in examples_at(*rows, chat, row))
     separator = options.doc_separator
@@ -132,12 +140,6 @@ def given_text(
         separator = recognize(source.beginnings())
         if separator:
             print_note(f"note: documents are separated by {separator}; to score it as text: --doc_separator ''")
-    trained_on = count_training_files(source, checkpoint.path) if run_data else 0
-    if trained_on:
-        print_note(
-            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.paths()), 'file')} to "
-            "score: scores on training text are better than on new text; without --data, the validation text is scored"
-        )
     return encoded_documents(replace(source, separator=separator or None), tokenizer)
 
 

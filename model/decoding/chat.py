@@ -23,6 +23,19 @@ MARK = re.compile(f"[{START}{END}]")
 # The second alternative matches a mark alone. Only the template can have written one.
 MARKED = re.compile(f"{START}([^{START}{END}]+){END}|{MARK.pattern}")
 
+# For a model without a template of its own. It needs no tokens but BOS and EOS, or one of them, so it works with any
+# tokenizer: <s>user\nHello</s>assistant\nHi!</s>
+DEFAULT_TEMPLATE = """\
+{%- set end = eos_token or bos_token or '' -%}
+{{- bos_token or '' -}}
+{%- for message in messages -%}
+{{- message['role'] + '\\n' + message['content'] + end -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- 'assistant\\n' -}}
+{%- endif -%}
+"""
+
 
 class Chat:
     """A template and its tokenizer. ``system``, if given, is the first message of every conversation.
@@ -143,14 +156,20 @@ def find_template(directory: Path) -> tuple[Path, Any]:
 
 
 def open_chat(
-    directory: Path, tokenizer: Tokenizer, system: str | None = None, variables: Mapping[str, Any] | None = None
+    directory: Path,
+    tokenizer: Tokenizer,
+    system: str | None = None,
+    variables: Mapping[str, Any] | None = None,
+    default: str | None = None,
 ) -> Chat:
     """Open the chat template of a directory, and set the tokenizer's ``eos_ids`` to those of the chat.
 
-    ``variables`` are further ones of the template, for example ``enable_thinking``. Raises ValueError if there is no
-    template, if it fails, or if it does not have one of the ``variables``.
+    ``variables`` are further ones of the template, for example ``enable_thinking``. ``default`` is a template for a
+    directory without one. Raises ValueError if there is no template, if it fails, or if it does not have one of the
+    ``variables``.
     """
     source, template = find_template(directory)
+    template = default if template is None else template
     if template is None:
         raise ValueError(
             f"{directory} has no chat template, neither in {source.name} nor as {TEMPLATE}: "

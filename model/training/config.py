@@ -36,7 +36,9 @@ class DataArgs:
     """
 
     data: Annotated[
-        tuple[str, ...], "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too"
+        tuple[str, ...],
+        "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too; rows with "
+        "messages are conversations",
     ] = ("python-docs",)
     glob: Globs = ()
     val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()

@@ -135,9 +135,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
-    peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak + (
-        PROCESS if device.type == "cpu" else 0
-    )
+    process = PROCESS if device.type == "cpu" else 0
+    peak = process + training_memory(model, args, dtype, ranks.world_size, device.type).peak
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))

@@ -25,19 +25,6 @@ from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 
-# For a model without a template of its own. It needs no tokens but BOS and, if there is one, EOS, so it works with any
-# tokenizer: <s>user\nHello<s>assistant\nHi!<s>
-DEFAULT_TEMPLATE = """\
-{%- set end = eos_token or bos_token or '' -%}
-{{- bos_token or '' -}}
-{%- for message in messages -%}
-{{- message['role'] + '\\n' + message['content'] + end -}}
-{%- endfor -%}
-{%- if add_generation_prompt -%}
-{{- 'assistant\\n' -}}
-{%- endif -%}
-"""
-
 
 class Example(NamedTuple):
     """Tokens to train on as one text, and for each whether the loss counts its prediction."""

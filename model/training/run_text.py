@@ -13,7 +13,7 @@ from numpy.lib.stride_tricks import sliding_window_view
 
 from ..cli import instances, quantity
 from ..cli.files import write_text
-from ..decoding.chat import Chat, find_template, open_chat, user_message
+from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
 from ..text.dataset import Dataset
 from ..text.prepare import IDS, META, check_unchanged, load_dataset, load_tokens, surrounding_tokens, tokenize
 from ..text.separators import recognize
@@ -23,7 +23,7 @@ from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
-from .conversations import DEFAULT_TEMPLATE, conversation_texts, example_question, tokenize_conversations
+from .conversations import conversation_texts, example_question, tokenize_conversations
 from .distributed import Ranks
 from .evaluation import sampled_blocks, unigram_loss
 
@@ -60,19 +60,19 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
     chat = open_chat(directory, tokenizer) if dataset.row else None
     if chat and not run.resume:
         given |= {"max_seq_len"}
-        data = replace(data, start_text="")
+        data = replace(data, start_text=data.start_text or "")
         if not train.sample_prompt:
-            question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
-            train = replace(train, sample_prompt=question)
+            text_to_answer = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
+            train = replace(train, sample_prompt=text_to_answer)
     if not run.resume:
         check_length(dataset, model.max_seq_len, data.val_fraction)
         if data.start_text is None:
             data = replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
         if not run.train.init_from:
             model = replace(model, vocab_size=tokenizer.vocab_size)
-    for name, prompt in (("start_text", data.start_text or ""), ("sample_prompt", train.sample_prompt)):
-        is_question = chat and name == "sample_prompt"
-        length = len(chat.encode([user_message(prompt)]) if chat and is_question else tokenizer.encode(prompt))
+    question = chat.encode([user_message(train.sample_prompt)]) if chat else tokenizer.encode(train.sample_prompt)
+    for name, prompt in (("start_text", tokenizer.encode(data.start_text or "")), ("sample_prompt", question)):
+        length = len(prompt)
         if length >= model.max_seq_len:
             raise ValueError(
                 f"{name} is {quantity(length, 'token')} long, which leaves no room for a sample in a context of "
@@ -100,6 +100,8 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     are_conversations = documents.has_conversations()
     if val_documents and val_documents.has_conversations() != are_conversations:
         raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
+    if data.doc_separator and are_conversations:
+        raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
     if data.doc_separator is None and not are_conversations:
         data = replace(data, doc_separator=recognize(documents.beginnings()))
     for source in (documents, val_documents):

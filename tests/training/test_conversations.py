@@ -18,11 +18,11 @@ import evaluate
 from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
-from model.decoding.chat import open_chat, user_message
+from model.decoding.chat import DEFAULT_TEMPLATE, open_chat, user_message
 from model.text.dataset import UNCOUNTED
 from model.text.prepare import load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
-from model.training.conversations import DEFAULT_TEMPLATE, examples
+from model.training.conversations import examples
 from model.training.distributed import Ranks
 from model.training.run_directory import begin
 from model.training.run_text import prepare_text
@@ -339,3 +339,27 @@ def test_a_question_that_does_not_fit_is_no_sample(tmp_path):
     run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=48, tokenizer="char")
     assert rows
     assert run.train.sample_prompt == ""
+
+
+def test_evaluate_scores_a_model_without_a_template_with_the_plain_one(tmp_path, capsys):
+    """As the first validation of its fine-tuning does. A note says if the model was trained on the file."""
+    chats = tmp_path / "chats.jsonl"
+    write_chats(chats)
+    run, trainer = prepared(tmp_path / "run", chats, max_steps=1)
+    trainer.run()
+    begin(run, tmp_path / "run")
+    command = [tmp_path / "run", "--data", chats, "--json"]
+    assert run_in_process(evaluate.main, "evaluate.py", *command) == 0
+    shown = capsys.readouterr()
+    assert "was trained on 1 of the 1 file" in shown.err
+    (tmp_path / "run" / "chat_template.jinja").unlink()
+    assert run_in_process(evaluate.main, "evaluate.py", *command) == 0
+    assert capsys.readouterr().out == shown.out
+    assert run_in_process(evaluate.main, "evaluate.py", *command, "--stride", "3") == 2
+    assert "stride and doc_separator are for texts" in capsys.readouterr().err
+
+
+def test_a_separator_is_refused(tmp_path):
+    write_chats(tmp_path / "chats.jsonl")
+    with pytest.raises(ValueError, match="doc_separator is '%', but the data are conversations: leave it out"):
+        prepared(tmp_path / "run", tmp_path / "chats.jsonl", doc_separator="%")
