@@ -8,7 +8,7 @@ thread wakes up late, on a virtual machine by 0.1 ms, and the threads wait 80 ti
     spins                                  100,000    10,000     1,000      none
     Zen 4                                      1.4       1.4       1.6       3.7
     Zen 4, beside one endless loop              50        12       4.8       2.9
-    Xeon with AMX                              1.6       1.7       1.7       2.1
+    Xeon with AMX                              1.7       1.7       1.9       2.1
     Xeon with AMX, beside one loop              16        17       4.2       2.8
 
 So a machine without other work loses a tenth of its speed; GOMP_SPINCOUNT=100000 gives it back. Variables that the user
