@@ -18,6 +18,7 @@ from torch import nn
 
 from model import ModelArgs, Transformer
 from model.cli import instances
+from model.cli.machine import pick_device
 from model.text.dataset import Dataset
 from model.training.config import SETTINGS_CLASSES, Run, TrainArgs
 from model.training.distributed import Ranks, processes
@@ -46,10 +47,12 @@ def trainer(
     """A trainer as ``train.py`` makes it; with ``resume`` it continues from the state in ``directory``."""
     clock = {"clock": settings.pop("clock")} if "clock" in settings else {}
     defaults = {"batch_size": 8, "eval_every": 10, "max_steps": 20, "sample_every": 0}
-    defaults |= {"device": "cpu", "dtype": "float32"}
-    args = TrainArgs(out_dir=directory, **defaults | settings)
+    args = TrainArgs(out_dir=directory, **defaults | {"dtype": "float32"} | settings)
     torch.manual_seed(args.seed)
-    return Trainer(network(model_args), text or dataset(), args, directory, ranks, resume=resume, **clock)
+    model = network(model_args)
+    if not args.fsdp:  # the trainer shards it
+        model = model.to(pick_device(args.device))
+    return Trainer(model, text or dataset(), args, directory, ranks, resume=resume, **clock)
 
 
 def make_run(directory: Path = Path("run"), **settings: Any) -> Run:

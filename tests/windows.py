@@ -21,7 +21,7 @@ ABSENT = ["fcntl", "grp", "posix", "pwd", "resource", "termios", "tty", "pty", "
 DEPENDENCIES = ["torch", "torch.distributed", "torch.testing", "numpy.testing", "filelock", "sentencepiece", "tqdm"]
 DEPENDENCIES += ["safetensors.torch", "torch.nn.parallel", "torch.distributed.checkpoint.state_dict"]
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
-SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100, "device": "cpu"}
+SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100}
 TEXT = "".join(f"{n} é {n} 🐍 {n + n}.\n" for n in range(200))
 
 

@@ -31,7 +31,7 @@ from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
 SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
-SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100, "device": "cpu"}
+SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 0, "eval_tokens": 100}
 TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 
 
@@ -236,7 +236,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
 @pytest.mark.usefixtures("each_processor")
 def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
     stderr_of(capsys, "small.toml", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
-    tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--device", "cpu", "--eval_tokens", "100"]
+    tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--eval_tokens", "100"]
     frozen = ["--max_steps", "1", "--lr", "1e-9"]
     err = stderr_of(capsys, *tune, "--out_dir", "tuned", *frozen)
     assert "from base, lr 1e-09, " in err

@@ -166,7 +166,7 @@ def write_chats(file: Path, system: bool = False) -> list[list[dict[str, str]]]:
 def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
     """A new run on the conversations of a file, with the text and the trainer of ``train.py``."""
     settings = {"data": (str(file),), "dim": 32, "n_layers": 2, "n_heads": 2, "max_seq_len": 64, "batch_size": 3,
-                "sample_every": 0, "device": "cpu", "dtype": "float32", "val_fraction": 0.17} | settings  # fmt: skip
+                "sample_every": 0, "dtype": "float32", "val_fraction": 0.17} | settings  # fmt: skip
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     directory.mkdir(exist_ok=True)
     run, text = prepare_text(Run(data, model, train, frozenset(settings), directory), directory, Ranks())
