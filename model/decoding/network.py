@@ -169,21 +169,16 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 PARTS = 4  # of a weight matrix: compiled code reads so many rows at a time, and each number of x once for all of them
-LONGEST_SUM = 4096  # the compiler adds up more numbers in a more accurate way, which takes half as long again
-ROW_PIECES = 8  # of a longer row of the weight, with a sum each
 MIN_LARGE_WEIGHTS = 1_000_000  # below, the parts gain nothing
 
 
 def row_sums(x: Tensor, weight: Tensor) -> Tensor:
     """x (..., in), one row, times weight (out, in), summed in float32 -> (out,)."""
     parts = PARTS if weight.numel() >= MIN_LARGE_WEIGHTS else 1
-    pieces = math.gcd(weight.shape[1], ROW_PIECES) if weight.shape[1] > LONGEST_SUM else 1
     # By default the compiler would convert x to float32 again for every row of the weight. `as_strided` forces it to
     # store the converted x first.
-    x32 = x.float().contiguous().as_strided((pieces, x.shape[-1] // pieces), (x.shape[-1] // pieces, 1))
-    weights = weight.unflatten(1, (pieces, -1)).chunk(parts)  # (out / parts, pieces, in / pieces) each
-    sums = torch.cat([(part.float() * x32).sum(-1) for part in weights])  # (out, pieces)
-    return sums.sum(-1) if pieces > 1 else sums[:, 0]
+    x32 = x.float().contiguous().as_strided((x.shape[-1],), (1,))
+    return torch.cat([(part.float() * x32).sum(-1) for part in weight.chunk(parts)])
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
