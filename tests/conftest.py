@@ -45,7 +45,7 @@ settings.load_profile("test")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--device", default="cpu", help="cuda or mps: programs and trainings run there, and are compared with the CPU")
+    parser.addoption("--device", default="cpu", help="cuda or mps: programs and trainings run there")
 
 
 def pytest_configure(config: pytest.Config) -> None:

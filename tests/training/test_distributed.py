@@ -28,6 +28,7 @@ from model.weights.variants import make_network
 importlib.import_module("torch.distributed.fsdp")  # once, instead of in each forked process
 
 SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "adamw"}
+SETTINGS |= {"device": "cpu"}  # the machine may have fewer GPUs than there are processes here
 STATE = "training_state.safetensors"
 
 
