@@ -17,7 +17,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..ranges import Range, raise_problems, range_problems
+from ..ranges import Range, raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .distributed import Ranks, copy_from_first, is_sharded
@@ -94,7 +94,9 @@ def read_progress(directory: Path) -> Progress | None:
     if not path.exists():
         return None
     try:
-        progress = Progress(**json.loads(read_metadata(path)["progress"]))
+        saved = dict(json.loads(read_metadata(path)["progress"]))
+        # Another version of this program may have saved more.
+        progress = Progress(**{name: saved[name] for name in saved.keys() & setting_fields(Progress).keys()})
         raise_problems(range_problems(progress))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise damaged(path) from None

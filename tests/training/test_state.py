@@ -55,3 +55,9 @@ def test_the_error_for_damaged_progress_is_one_line(tmp_path, damage):
     save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": damage})
     with pytest.raises(ValueError, match=rf"^[^\n]*{STATE} is damaged or belongs to another model[^\n]*$"):
         read_progress(tmp_path)
+
+
+def test_the_progress_of_a_version_that_saved_more_is_read(tmp_path):
+    progress = json.dumps(asdict(Progress(step=7)) | {"eval_tokens": 99})
+    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": progress})
+    assert read_progress(tmp_path) == Progress(step=7)
