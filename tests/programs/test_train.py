@@ -255,19 +255,8 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(caps
 
 @pytest.mark.usefixtures("each_processor")
 def test_two_processes_make_one_run(capfd, monkeypatch):
-    argv = [
-        "train.py",
-        "small.toml",
-        "--data",
-        "text.txt",
-        "--out_dir",
-        "out",
-        "--sample_every",
-        "4",
-        "--device",
-        "cpu",
-    ]
-    monkeypatch.setattr(sys, "argv", argv)
+    flags = ["--data", "text.txt", "--out_dir", "out", "--sample_every", "4", "--device", "cpu"]
+    monkeypatch.setattr(sys, "argv", ["train.py", "small.toml", *flags])
     assert torchrun(2, lambda: os._exit(train.main())) == [0, 0]
     out, err = capfd.readouterr()
     assert steps("out") == [1, 2, 3, 4]
