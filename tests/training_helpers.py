@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -62,7 +63,7 @@ def make_run(directory: Path = Path("run"), **settings: Any) -> Run:
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:
-    return {name: p.detach().clone() for name, p in model.named_parameters()}
+    return {name: p.detach().cpu().clone() for name, p in model.named_parameters()}
 
 
 def same(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor]) -> bool:
@@ -81,7 +82,12 @@ def stop_at(trainer: Trainer, step: int, number: int = 15) -> Trainer:
 
 
 def forked(work: Callable[[], object]) -> multiprocessing.Process:
-    """Run ``work`` in a forked process, which starts within milliseconds because everything is imported already."""
+    """Run ``work`` in a forked process, which starts within milliseconds because everything is imported already.
+
+    With ``--device cuda`` the test is skipped, because a process that has used CUDA cannot be forked.
+    """
+    if torch.cuda.is_available():
+        pytest.skip("a process that has used CUDA cannot be forked")
     child = multiprocessing.get_context("fork").Process(target=work)
     child.start()
     return child

@@ -28,7 +28,7 @@ class EndlessCache(KVCache):
 
     Keys are cached rotated, and rotations add: rotating a key by -n moves it to a position n lower, so nothing is
     recomputed. The first ``keep`` tokens are never evicted, because heads park surplus attention on them (attention
-    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of ``freqs_cis``, the network's table. Raises
+    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table. Raises
     ValueError if the scores depend on absolute positions (``is_shift_invariant``).
     """
 
@@ -49,7 +49,10 @@ class EndlessCache(KVCache):
         # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
         # buffer, torch.compile would treat that as a special case and recompile.
         self._add_slots(1)
-        self.freqs_cis = network.freqs_cis.detach().to(weight.device)
+        # Rotations back by 0, 1, 2, ... positions, of length 1, because cached keys have YaRN's attention factor already.
+        # They are computed on the CPU: on a GPU the first complex abs compiles a kernel for seconds.
+        table = network.freqs_cis.detach().cpu()
+        self.rotations_back = (table.conj() / table.abs()).to(weight.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)
         self.chunk = min(self.chunk, self.quarter)  # a longer prompt would not fit after an eviction
         self.keep = never_evicted(self.context, keep)
@@ -79,8 +82,7 @@ class EndlessCache(KVCache):
 
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""
-        back = self.freqs_cis[count].conj()  # (D/2,)
-        back = back / back.abs()  # of length 1: the cached keys have YaRN's attention factor already
+        back = self.rotations_back[count]  # (D/2,)
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         for layer in self.layers:
             keys, values = layer.keys, layer.values  # (B, K, max_seq_len + 1, D)

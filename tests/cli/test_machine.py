@@ -59,6 +59,7 @@ PASCAL, VOLTA, TURING, ADA, HOPPER, BLACKWELL = (6, 1), (7, 0), (7, 5), (8, 9), 
 
 
 def test_a_missing_device_is_refused_and_auto_is_the_best_one(with_cards):
+    with_cards(Card(ADA, CUDA_12), is_available=False)
     assert pick_device("auto") == torch.device("cpu")
     for name in ("abacus", "cpu:1", "", "cuda", "mps"):
         with pytest.raises(ValueError, match=f"^device is '{name}': PyTorch finds only cpu"):

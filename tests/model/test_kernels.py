@@ -5,11 +5,12 @@ import torch
 import torch.nn.functional as F
 from conftest import PROCESSORS
 from torch import nn
+from torch._subclasses import FakeTensorMode
 
 from model import KVCache, Transformer, kernels
 from model.attention import Attention, attention
 from model.decoding import network
-from model.kernels import accelerate
+from model.kernels import accelerate, attend_block, choose_attention, fused_attention
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
@@ -247,3 +248,22 @@ def test_a_tensor_at_another_address_is_copied_to_an_aligned_one(offset):
     moved = int8.aligned(memory[offset:], 32)
     assert moved.data_ptr() % 32 == 0
     assert torch.equal(moved, memory[offset:])
+
+
+@pytest.mark.parametrize("queries", [1, 5])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_cuda_one_query_in_16_bits_does_not_take_the_attention_that_is_planned_for_each_number_of_keys(
+    queries, dtype
+):
+    with FakeTensorMode():
+        q = torch.empty(1, 4, queries, 8, dtype=dtype, device="cuda")
+        chosen = choose_attention(q, 9)
+    assert (chosen is fused_attention) == (queries > 1 or dtype == torch.float32)
+
+
+def test_one_query_by_the_formula_is_the_definition():
+    q, k, v = torch.randn(2, 6, 1, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
+    mask = torch.rand(2, 1, 1, 7) < 0.5
+    mask[..., 0] = True
+    for visible in (None, mask):
+        torch.testing.assert_close(attend_block(q, k, v, visible), attention(q, k, v, visible))

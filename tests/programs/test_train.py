@@ -225,7 +225,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
         raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
 
     monkeypatch.setattr("model.training.loss.NextTokenLoss.forward", run_out_of_memory)
-    assert run("small.toml", "--data", "text.txt", "--out_dir", "out") == 2
+    assert run("small.toml", "--data", "text.txt", "--out_dir", "out", "--device", "cpu") == 2
     line = capsys.readouterr().err.splitlines()[-1]
     assert line.endswith(
         "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "

@@ -75,7 +75,10 @@ WRONG = [
     ("generate.py run --max_new_tokens 5000", f"the context of {CONTEXT} (max_seq_len): shorten it, lower"),
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
-    (f"generate.py run --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000", "1,000,000 texts of"),
+    (
+        f"generate.py run --device cpu --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000",
+        "1,000,000 texts of",
+    ),
     ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --device abacus", "abacus"),

@@ -118,7 +118,7 @@ def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
 
 
 def test_a_run_that_needs_more_than_the_free_memory_is_refused(monkeypatch):
-    train = TrainArgs(dtype="float32")
+    train = TrainArgs(dtype="float32", device="cpu")
     needed = training_memory(ARGS, train, torch.float32).peak
     for free in (needed, None):
         monkeypatch.setattr("model.cli.machine.free_memory", lambda device, free=free: free)

@@ -80,7 +80,7 @@ def test_muon_multiplies_in_the_dtype_of_the_run_on_every_processor(tmp_path, mo
         return orthogonalize(stack, *args)
 
     monkeypatch.setattr("model.training.optimizer.orthogonalize", recording)
-    trainer(tmp_path, dtype=dtype, max_steps=1).step(1.0)
+    trainer(tmp_path, dtype=dtype, device="cpu", max_steps=1).step(1.0)
     if dtype == "auto":
         dtype = "bfloat16" if each_processor else "float32"
     assert dtypes == {getattr(torch, dtype)}
