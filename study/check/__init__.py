@@ -35,7 +35,7 @@ def check(
     """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
 
     ``file`` is a file or a directory of files. The exit status is 0 if every file loads and every function found is
-    right or not written yet; otherwise 1. Raises ValueError if there is nothing to judge.
+    right; otherwise 1, also if one is not written yet. Raises ValueError if there is nothing to judge.
     """
     study = "python -m study"
     if file is None:

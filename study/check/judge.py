@@ -95,7 +95,7 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        return self.outcome.startswith(RIGHT) or self.outcome == UNWRITTEN
+        return self.outcome.startswith(RIGHT)
 
     def lines(self, hint_only: bool) -> Iterator[str]:
         """The text; as a hint, without the names of mistakes and the reasons."""
@@ -114,7 +114,7 @@ class Verdict:
             return
         for each in self.named:
             if each.wrong:
-                yield from wrapped(f"The same results come from {each.wrong} in place of {each.right}.")
+                yield from wrapped(f"In our function, {each.wrong} in place of {each.right} gives the same results.")
         for mistake in dict.fromkeys(each.mistake for each in self.named):
             yield from wrapped(f"{mistake.why} {see(mistake.step)}")
         if self.outcome == "wrong" and not self.named:
@@ -432,6 +432,11 @@ def differences(name: str, yours: Any, expected: Any, where: str) -> Iterator[Fi
 
 
 def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
+    if isinstance(yours, Raised):
+        return Finding(where, "an exception", kind(expected))
+    if name == "reshape_for_broadcast" and isinstance(yours, tuple) and torch.is_tensor(expected):
+        _, T, _, pairs = expected.shape
+        return Finding(f"{where}: the shape of the table", str(yours), str((1, T, 1, pairs)))
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
         return Finding(where, kind(yours), kind(expected))
     if yours.shape != expected.shape:
@@ -446,7 +451,13 @@ def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
     differs = ~torch.isclose(yours, expected, TOLERANCE, TABLE_TOLERANCE)
     at = tuple((differs if differs.any() else yours != expected).nonzero()[0].tolist())
     place = ", ".join(f"{axis} {number}" for axis, number in zip(EXERCISES[name].axes, at))
-    return Finding(f"{where}: {place}", f"{yours[at].item():.4g}", f"{expected[at].item():.4g}")
+    return Finding(f"{where}: {place}", *different_digits(yours[at].item(), expected[at].item()))
+
+
+def different_digits(yours: complex, expected: complex) -> tuple[str, str]:
+    """Both numbers with four digits, or as many as it takes to tell them apart."""
+    texts = ((f"{yours:.{digits}g}", f"{expected:.{digits}g}") for digits in range(4, 18))
+    return next((pair for pair in texts if pair[0] != pair[1]), (str(yours), str(expected)))
 
 
 # Right functions in the reader's form and layout, which the reader's functions may call.

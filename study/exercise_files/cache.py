@@ -1,4 +1,4 @@
-"""Exercise: a causal mask and a KV cache. Write the bodies, then run `python -m study check` on it.
+"""Exercise: a causal mask and a KV cache. Write the bodies, then run `python -m study check` on the file.
 
 B batch, T new tokens, S = start_pos + T keys, K key/value heads, D width of one head.
 """
@@ -22,7 +22,8 @@ class KVCache:
     def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write keys and values of T new tokens, (B, K, T, D), and return those of all S: (B, K, S, D) each.
 
-        They go to slots start_pos .. start_pos + T - 1. The cache keeps no count, so a new text may start at 0.
-        Stored keys and values carry no gradient. Raises ValueError if start_pos + T exceeds max_seq_len.
+        The caller has transposed them, so that a head's slots are adjacent. They go to slots start_pos to start_pos +
+        T - 1. The cache keeps no count, so a new text may start at 0. Stored keys and values carry no gradient. Raises
+        ValueError if start_pos + T exceeds max_seq_len.
         """
         raise NotImplementedError

@@ -1,4 +1,4 @@
-"""Exercise: W_q and W_k in the other layout. Write the bodies, then run `python -m study check` on it
+"""Exercise: W_q and W_k in the other layout. Write the bodies, then run `python -m study check` on the file.
 
 A head of D channels has D/2 pairs. In Meta's layout, pair i is channels 2i and 2i + 1: neighbours. In Hugging Face's,
 it is channels i and i + D/2: halves. A network with the code of one layout gives the logits of the other if the rows of

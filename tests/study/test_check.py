@@ -362,7 +362,8 @@ def test_hint_shows_what_differs_and_where_and_no_explanation():
     full = re.sub(r"\s+", " ", " ".join(verdict.lines(hint_only=False)))
     assert full == (
         f"{ROTATE}: wrong: the sign of the angle, in k only Something: yours 1; expected 2. "
-        f"The same results come from a = -1 in place of a = 1. {named[0].mistake.why} See docs/rope.md, step 1."
+        "In our function, a = -1 in place of a = 1 gives the same results. "
+        f"{named[0].mistake.why} See docs/rope.md, step 1."
     )
 
 
@@ -373,7 +374,7 @@ def test_the_script_takes_the_file_and_the_directory_without_their_flags(tmp_pat
         f"python -m study check {shlex.quote((tmp_path / 'mine').as_posix())} --hint\n"
     )
     monkeypatch.setattr(sys, "argv", ["study", "check", "--hint", str(tmp_path / "mine")])
-    assert main() == 0
+    assert main() == 1, "so that homework without bodies does not pass"
     assert capsys.readouterr().out == "".join(f"{name}: {UNWRITTEN}\n" for name in EXERCISES)
 
 
