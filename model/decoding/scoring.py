@@ -91,20 +91,13 @@ def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iter
 def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
     """The bytes of the text without those of the first token, unless that is BOS, which stands for no text.
 
-    A byte-level token may hold only the first bytes of a character. The other tokens then decode to one U+FFFD for each
-    of its other bytes, because no character begins with these.
+    Of a first token that ends inside a character, which byte-level tokenizers have, only the whole characters count.
     """
     size = len(text.encode())
     if tokens[0] == tokenizer.bos_id:
         return size
-    first = tokenizer.decode(tokens[:1])
-    if text.startswith(first) or not first.endswith(REPLACEMENT):
-        return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
-    rest = tokenizer.decode(tokens[1:])
-    whole = len(first.rstrip(REPLACEMENT))  # characters before the divided one
-    divided, after = text[whole : whole + 1], text[whole + 1 :]
-    other_bytes = min(len(rest) - len(rest.lstrip(REPLACEMENT)), len(divided.encode()) - 1)
-    return max(1, len(after.encode()) + other_bytes)
+    first = tokenizer.decode(tokens[:1]).rstrip(REPLACEMENT)
+    return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
 
 
 def windows(document: int, tokens: Iterable[int], context: int, stride: int) -> Iterator[Window]:

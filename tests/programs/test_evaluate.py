@@ -162,14 +162,8 @@ class Bytes:
     [
         ((b"a", b"bc"), 2),
         (("é".encode(), b"abc"), 3),
-        ((b"\xd0", b"\xb4", b" hello"), 7),  # \u0434 has two bytes
-        ((b"\xe4", b"\xb8", b"\xad"), 2),  # \u4e2d has three
-        ((b"\xe4\xb8", b"\xad", b"\xe5", b"\x9b\xbd"), 4),
-        ((b"a\xe4", b"\xb8\xad."), 3),
-        ((b"\xf0\x9f", b"\xa7\xb5"), 2),
-        (("\ufffd".encode(), b"a"), 1),
-        (("\ufffd".encode(), "\ufffd".encode()), 3),
-        ((b"\xd0", b"\xb4" + "\ufffd".encode()), 4),
+        ((b"\xe4\xb8", b"\xad."), 4),  # \u4e2d has three bytes
+        ((b"a\xe4", b"\xb8\xad."), 4),
     ],
 )
 def test_the_bytes_of_a_first_token_that_is_not_predicted_do_not_count(parts, size):
