@@ -76,7 +76,7 @@ def open_tokenizer(source: Weights, file: Path | None, scratch: Path) -> Tokeniz
 
 def tokenizer_bin(model: Path) -> Path:
     """The file to which the tokenizer of a llama2.c model is written."""
-    return model.with_name(f"{model.stem}.tokenizer.bin")
+    return model.parent / f"{model.stem}.tokenizer.bin"
 
 
 def parse_flags() -> argparse.Namespace:

@@ -24,7 +24,13 @@ class Parser(argparse.ArgumentParser):
         super().__init__(allow_abbrev=False, **options)
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        parsed, unknown = self.parse_known_args(sys.argv[1:] if args is None else args, namespace)
+        args = sys.argv[1:] if args is None else args
+        for each in args:
+            try:
+                each.encode()
+            except UnicodeEncodeError:  # settings are written to files in UTF-8
+                self.error(f"{each!r} is not UTF-8: write it in UTF-8, or rename the file")
+        parsed, unknown = self.parse_known_args(args, namespace)
         if not unknown:
             return parsed
         name = unknown[0].split("=")[0]
