@@ -29,6 +29,7 @@ from .probes import (
     attempt,
     empty_slots,
     form_of,
+    in_bfloat16,
     read_table,
     same,
     side,
@@ -175,6 +176,8 @@ def judge(
     if name == "precompute_freqs_cis":
         conventions.table = form_of(call(8, 7, 3.0), pairs=4)
     outcome = HALF_SPLIT if layout == "halves" else RIGHT
+    if name == "apply_rotary_emb" and in_bfloat16(side(views[form], 0)) is None:
+        outcome += ", but not for vectors in bfloat16: it raises an exception"
     order = call.other_order()
     return Verdict(name, f"{outcome}, with the arguments in the order ({order})" if order else outcome)
 

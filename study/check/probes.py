@@ -187,11 +187,18 @@ def rotate_probe(B: int, T: int, H: int, dim: int) -> Probe:
     return Probe((random(B, T, H, dim), random_table(T, dim // 2)))
 
 
+def in_bfloat16(rotate: Callable[..., Any]) -> Any:
+    """The rotated vectors, or None if the function raises."""
+    try:
+        return rotate(random(2, 5, 4, 8).bfloat16(), random_table(5, 4))
+    except Raised:
+        return None
+
+
 def dtype_probe(rotate: Callable[..., Any]) -> str:
     """The dtype of x in bfloat16, for which a function may also raise."""
-    try:
-        rotated = rotate(random(2, 5, 4, 8).bfloat16(), random_table(5, 4))
-    except Raised:
+    rotated = in_bfloat16(rotate)
+    if rotated is None:
         return "bfloat16"
     return "complex" if rotated.is_complex() else str(rotated.dtype)[6:]
 

@@ -75,6 +75,13 @@ def test_a_rotation_alone_may_take_any_form_of_the_table(tmp_path):
     assert names(judged(tmp_path, f"import torch\n\n\n{mixed}")[ROTATE]) == ["pairs mixed with halves"]
 
 
+def test_a_right_rotation_that_fails_for_bfloat16_is_told_so(tmp_path):
+    text = "import torch\n\n\ndef apply_rotary_emb(q, k, table):\n"
+    text += "    pairs = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in (q, k))\n"
+    text += "    return tuple(torch.view_as_real(x * table[:, None]).flatten(3) for x in pairs)\n"
+    assert judged(tmp_path, text)[ROTATE].outcome.startswith(f"{RIGHT}, but not for vectors in bfloat16")
+
+
 def names(verdict: Verdict) -> list[str]:
     return list(dict.fromkeys(each.mistake.name for each in verdict.named))
 
