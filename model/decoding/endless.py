@@ -28,8 +28,8 @@ class EndlessCache(KVCache):
 
     Keys are cached rotated, and rotations add: rotating a key by -n moves it to a position n lower, so nothing is
     recomputed. The first ``keep`` tokens are never evicted, because heads park surplus attention on them (attention
-    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table. Raises
-    ValueError if the scores depend on absolute positions (``is_shift_invariant``).
+    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table. Raises ValueError if the
+    scores depend on absolute positions (``is_shift_invariant``).
     """
 
     def __init__(
