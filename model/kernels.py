@@ -250,7 +250,8 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
         return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
     enable_gqa = K != H
-    needs_mask = mask is not None or (T < S and not q.is_cuda)
+    # For few queries, such as the next line of a chat, a mask costs less than importing `causal_lower_right`.
+    needs_mask = mask is not None or (T < S and (T <= QUERY_BLOCK or not q.is_cuda))
     if enable_gqa and q.device.type != "cpu" and (needs_mask or q.dtype == torch.float32):
         # In these cases CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores: 2048 float32 queries
         # of 4 rows with 32 heads take 4,800 MB and 9 ms with it, 190 MB and 2.3 ms without (H200).
@@ -263,7 +264,7 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     elif needs_mask:  # `is_causal` would align the mask to the first key, not to the last
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
     else:
-        from torch.nn.attention.bias import causal_lower_right  # here, because it imports the compiler: two seconds
+        from torch.nn.attention.bias import causal_lower_right  # here, because it imports the compiler: seconds
 
         mask = causal_lower_right(T, S)  # no tensor, so that the fastest kernel takes it
     return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
