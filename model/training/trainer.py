@@ -88,6 +88,8 @@ class Trainer:
         self.parallel = parallelize(
             NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
         )
+        if args.compile:  # otherwise the network moves its table in the first step, and the second one compiles again
+            model.freqs_cis = model.freqs_cis.to(self.device)
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:

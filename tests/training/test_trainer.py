@@ -4,6 +4,7 @@ import dataclasses
 import itertools
 import json
 import math
+from contextlib import nullcontext
 from itertools import count
 
 import numpy as np
@@ -15,10 +16,11 @@ from training_helpers import ARGS, dataset, same, stop_at, trainer, weights
 
 from model import Transformer, generate
 from model.text.dataset import Dataset
+from model.training.config import TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import validation_loss
 from model.training.loss import NextTokenLoss
-from model.training.trainer import add_dropout
+from model.training.trainer import Trainer, add_dropout
 from model.weights import load_model
 from model.weights.tensors import load_tensors
 
@@ -313,6 +315,14 @@ def test_dropout_differs_between_steps_and_seeds(tmp_path):
             run.progress.step = step
             losses.add(run.step(1e-9)["train_loss"])
     assert len(losses) == 4
+
+
+def test_compiled_code_finds_the_table_of_rotations_on_the_device_from_the_first_step_on(monkeypatch):
+    monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # PyTorch has none for the meta device
+    model = Transformer(ARGS).to("meta")
+    assert model.freqs_cis.device.type == "cpu"
+    Trainer(model, dataset(), TrainArgs(compile=True, dtype="float32"))
+    assert model.freqs_cis.device.type == "meta"
 
 
 def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, monkeypatch):
