@@ -317,6 +317,7 @@ def test_dropout_differs_between_steps_and_seeds(tmp_path):
     assert len(losses) == 4
 
 
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
 def test_compiled_code_finds_the_table_of_rotations_on_the_device_from_the_first_step_on(monkeypatch):
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # PyTorch has none for the meta device
     model = Transformer(ARGS).to("meta")
