@@ -192,8 +192,8 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     The former keeps all scores if a backward pass follows, so it is for at most MAX_KEPT_KEYS keys then. On a CPU with
     AMX, ``fused_attention`` is faster for prompts.
 
-    One query in 16 bits on CUDA takes the formula, ``attend_block``. PyTorch would take cuDNN's attention on Hopper,
-    which is planned anew for each number of keys: 60 ms for every token.
+    One query in 16 bits on CUDA takes the formula, ``attend_block``. PyTorch would take cuDNN's attention on Hopper.
+    That makes a new plan for each number of keys, which takes 60 ms, so every token would pay for one.
     """
     if q.is_cuda and q.shape[2] == 1 and q.dtype != torch.float32:
         return attend_block
@@ -250,23 +250,16 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
         rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
         return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
     enable_gqa = K != H
-    # For few queries, such as the next line of a chat, a mask costs less than importing `causal_lower_right`.
-    needs_mask = mask is not None or (T < S and (T <= QUERY_BLOCK or not q.is_cuda))
-    if enable_gqa and q.device.type != "cpu" and (needs_mask or q.dtype == torch.float32):
+    if mask is None and T < S:  # `is_causal` would align the mask to the first key, not to the last
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
+    if enable_gqa and q.device.type != "cpu" and (mask is not None or q.dtype == torch.float32):
         # In these cases CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores: 2048 float32 queries
         # of 4 rows with 32 heads take 4,800 MB and 9 ms with it, 190 MB and 2.3 ms without (H200).
         k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
         enable_gqa = False
-    if mask is None and T == S:
+    if mask is None:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
-    if mask is not None:
-        mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
-    elif needs_mask:  # `is_causal` would align the mask to the first key, not to the last
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    else:
-        from torch.nn.attention.bias import causal_lower_right  # here, because it imports the compiler: seconds
-
-        mask = causal_lower_right(T, S)  # no tensor, so that the fastest kernel takes it
+    mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
     return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
 
 

@@ -49,8 +49,9 @@ class EndlessCache(KVCache):
         # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
         # buffer, torch.compile would treat that as a special case and recompile.
         self._add_slots(1)
-        # Rotations back by 0, 1, 2, ... positions, of length 1 because cached keys have YaRN's factor. They are
-        # computed on the CPU, because CUDA compiles a kernel for the first abs of complex numbers.
+        # Rotations back by 0, 1, 2, ... positions. They have length 1, because the cached keys are multiplied by
+        # YaRN's factor already. They are computed on the CPU, because CUDA compiles a kernel for the first abs of
+        # complex numbers.
         table = network.freqs_cis.detach().cpu()
         self.rotations_back = (table.conj() / table.abs()).to(weight.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)

@@ -20,7 +20,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
     """Reshape the table (T, D/2) to broadcast with x (B, T, H, D/2): (1, T, 1, D/2). ValueError for other shapes.
 
-    With cosines and sines it may be called for each, or not be written.
+    With a table of cosines and sines, reshape one of them at a time, or leave this function as it is.
     """
     raise NotImplementedError
 
@@ -28,8 +28,7 @@ def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
 def apply_rotary_emb(xq: Tensor, xk: Tensor, freqs_cis: Tensor) -> tuple[Tensor, Tensor]:
     """Rotate queries (B, T, H, D) and keys (B, T, K, D) by their positions, keeping shapes and dtypes.
 
-    Vectors in bfloat16 are computed in float32.
     freqs_cis are the rows of the table that belong to these T tokens. Pair (x, y) at angle a becomes
-    (x cos a - y sin a, x sin a + y cos a).
+    (x cos a - y sin a, x sin a + y cos a). Compute in float32, even if xq and xk are bfloat16.
     """
     raise NotImplementedError

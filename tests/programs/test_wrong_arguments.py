@@ -119,7 +119,7 @@ WRONG = [
     ("convert.py run text.txt --to llama2c", "exists"),
     ("convert.py run link --to hf", "link exists"),
     ("convert.py run . --to llama2c", ". exists"),
-    ("train.py --data caf\udce9.txt", "is not UTF-8"),
+    (f"train.py --data caf{NON_UTF8}.txt", "is not UTF-8"),
     ("train.py --data text.txt --doc_separator \udce9", "is not UTF-8"),
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("convert.py run text.txt", "text.txt exists"),
