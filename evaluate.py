@@ -4,7 +4,6 @@
 import startup  # noqa: F401, I001  must come before torch
 
 import argparse
-import itertools
 import json
 import math
 import os
@@ -31,10 +30,10 @@ from model.cli import (
 from model.cli.machine import pick_device, pick_dtype
 from model.decoding.chat import DEFAULT_TEMPLATE, open_chat
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
-from model.decoding.scoring import Document, Score, encoded_documents, score_documents, total
+from model.decoding.scoring import Document, Score, check_finite, encoded_documents, score_documents, total
 from model.ranges import Range
-from model.text.dataset import UNCOUNTED, Dataset
-from model.text.prepare import load_dataset, load_tokens, surrounding_tokens
+from model.text.dataset import UNCOUNTED, Batch, Dataset
+from model.text.prepare import load_dataset, load_tokens
 from model.text.separators import recognize
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
@@ -44,6 +43,8 @@ from model.training.loss import NextTokenLoss
 from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
 from model.weights import Checkpoint
+
+VALIDATION = "validation text"
 
 
 @dataclass(frozen=True)
@@ -70,8 +71,8 @@ class Options(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.tokenizer and not self.data:
-            raise ValueError("tokenizer cannot be used with the run's validation text: add --data")
+        if (self.tokenizer or self.stride) and not self.data:
+            raise ValueError("tokenizer and stride cannot be used with the run's validation text: add --data")
 
 
 def main() -> None:
@@ -80,22 +81,24 @@ def main() -> None:
     checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
     run_data = read_run_data_args(checkpoint.path)  # None if the model is not a run
     tokenizer = checkpoint.tokenizer(options.tokenizer)
+    text: Dataset | Conversations | Iterator[Document]
     if options.data:
         text = given_text(checkpoint, options, run_data, tokenizer)
     else:
-        text = validation_text(checkpoint, run_data, tokenizer)
+        text = validation_text(checkpoint, run_data)
 
     dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
     with explain_out_of_memory("lower --batch_size, or give a smaller model", device):
         model = load_network(checkpoint, options, device, dtype)
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
-            if isinstance(text, Conversations):
+            if isinstance(text, Dataset):
+                scores = score_validation(model, text, options.batch_size, bar.update)
+            elif isinstance(text, Conversations):
                 scores = score_conversations(model, text.examples, tokenizer, bar.update)
             else:
                 scores = score_documents(model, text, options.stride, options.batch_size, bar.update)
     if not scores:
-        name = ", ".join(options.data) or "the validation text"
-        raise ValueError(f"{name}: no document has a token to predict: give more text")
+        raise ValueError(f"{', '.join(options.data)}: no document has a token to predict: give more text")
     if options.json:
         print_json(scores)
     else:
@@ -143,10 +146,8 @@ def given_text(
     return encoded_documents(replace(source, separator=separator or None), tokenizer)
 
 
-def validation_text(
-    checkpoint: Checkpoint, run_data: DataArgs | None, tokenizer: Tokenizer
-) -> Iterator[Document] | Conversations:
-    """The validation text of the run in the model's directory. Raises ValueError if the model is not a run."""
+def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Dataset:
+    """The text of the run in the model's directory. Raises ValueError if the model is not a run."""
     if run_data is None:
         raise ValueError(
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
@@ -159,55 +160,42 @@ def validation_text(
     share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
     text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
-    if dataset.row and dataset.val_counted is not None:
-        rows = zip(dataset.val.reshape(-1, dataset.row), dataset.val_counted.reshape(-1, dataset.row))
-        return Conversations(Example(ids.tolist(), counted.tolist()) for ids, counted in rows)
-    return validation_documents(dataset, tokenizer)
+    return dataset
 
 
-@torch.no_grad()
+def score_validation(
+    model: Transformer, dataset: Dataset, batch_size: int, on_scored: Callable[[int], object]
+) -> list[Score]:
+    """One score of the whole validation text, in the windows of training: the loss that train.py prints."""
+    loss = NextTokenLoss(model, model.norm.weight.dtype)
+    score = Score(0.0, dataset.val_tokens, dataset.val_bytes, VALIDATION)
+    for batch in dataset.val_batches(batch_size, model.args.max_seq_len):
+        score.nats += sum_of_nats(loss, batch)
+        on_scored(batch[1].size)
+    return [score]
+
+
 def score_conversations(
     model: Transformer, conversations: Iterator[Example], tokenizer: Tokenizer, on_scored: Callable[[int], object]
 ) -> list[Score]:
     """The score of each conversation, one at a time."""
-    weight = model.norm.weight
-    loss = NextTokenLoss(model, weight.dtype)
+    loss = NextTokenLoss(model, model.norm.weight.dtype)
     scores = []
     for example in conversations:
-        tokens = torch.tensor(example.tokens, device=weight.device)  # (T + 1,)
-        counted = torch.tensor(example.counted, device=weight.device)
-        targets = tokens.where(counted, UNCOUNTED)
-        nats = loss(tokens[None, :-1], targets[None, 1:]).item()
+        tokens = np.array([example.tokens])  # (1, T + 1)
+        targets = np.where([example.counted], tokens, UNCOUNTED)
+        nats = sum_of_nats(loss, (tokens[:, :-1], targets[:, 1:]))
         scores.append(Score(nats, sum(example.counted), max(1, len(example.text(tokenizer).encode()))))
         on_scored(scores[-1].tokens)
     return scores
 
 
-PART = 100_000  # tokens read at a time
-
-
-def validation_documents(dataset: Dataset, tokenizer: Tokenizer) -> Iterator[Document]:
-    """The documents of the validation text.
-
-    Each begins with BOS, unless the model has none. If the validation text begins inside a document, its first token is
-    the last one of the training text.
-    """
-    val = dataset.val
-    start, _ = surrounding_tokens(tokenizer)
-    ends = [*np.flatnonzero(np.isin(val, dataset.separators)).tolist(), len(val)]
-    begin = 0
-    for end in ends:
-        tokens = val[begin:end]
-        if begin and start:
-            tokens = val[begin - 1 : end]  # from the BOS on
-        begin = end + 1
-        if len(tokens) < 2:
-            continue  # no token to predict
-        size = dataset.val_bytes
-        if len(ends) > 2 or ends[0] > 0:
-            size = len(tokenizer.decode(tokens.tolist()).encode()) - len(tokenizer.decode(tokens[:1].tolist()).encode())
-        parts = [tokens[i : i + PART] for i in range(0, len(tokens), PART)]
-        yield Document(zip(map(np.ndarray.tolist, parts), itertools.chain([size], itertools.repeat(0))))
+@torch.no_grad()
+def sum_of_nats(loss: NextTokenLoss, batch: Batch) -> float:
+    """Raises ValueError if the loss is not finite."""
+    device = next(loss.parameters()).device
+    inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
+    return check_finite(loss(inputs, targets).item())
 
 
 def count_training_files(documents: Documents, directory: Path) -> int:
@@ -228,7 +216,13 @@ def scores_by_file(scores: Sequence[Score]) -> dict[str, list[Score]]:
 
 
 def print_json(scores: Sequence[Score]) -> None:
-    """Print one line per document, one per file if there are several, and one for the total."""
+    """Print one line per document, one per file if there are several, and one for the total.
+
+    The validation text of a run has one line.
+    """
+    if scores[0].file == VALIDATION:
+        print(json.dumps(scores[0].figures()))
+        return
     for number, score in enumerate(scores, 1):
         file = {"file": score.file} if score.file else {}
         print(json.dumps({"document": number} | file | score.figures()))
@@ -241,7 +235,8 @@ def print_table(scores: Sequence[Score]) -> None:
     """Print one line per file if there are several, and one for the total."""
     print("nats per token    perplexity  bits per byte       tokens        bytes  text")
     rows = [(name, total(of_file)) for name, of_file in scores_by_file(scores).items()]
-    for name, score in [*rows, (quantity(len(scores), "document"), total(scores))]:
+    what = scores[0].file if len(scores) == 1 else quantity(len(scores), "document")
+    for name, score in [*rows, (what, total(scores))]:
         figures = score.figures()
         perplexity = figures["perplexity"] or math.inf
         print(

@@ -178,11 +178,16 @@ def score_documents(
     queue = all_windows()
     while batch := list(itertools.islice(queue, batch_size)):
         for window, nats in zip(batch, score_windows(model, batch)):
-            if not math.isfinite(nats):
-                raise ValueError(
-                    f"the loss is {nats}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
-                )
-            scores[window.document].nats += nats
+            scores[window.document].nats += check_finite(nats)
         if on_batch:
             on_batch(sum(window.scored for window in batch))
     return [score for score in scores if score.tokens > 0]
+
+
+def check_finite(nats: float) -> float:
+    """Return the nats. Raises ValueError if they are not finite."""
+    if not math.isfinite(nats):
+        raise ValueError(
+            f"the loss is {nats}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
+        )
+    return nats

@@ -2,16 +2,18 @@ import json
 import math
 import re
 
-import numpy as np
 import pytest
 import torch
 from script_helpers import run_in_process, save_run
 
 import evaluate
 from model.decoding.scoring import Score, encoded_documents, predicted_bytes, score_documents, windows
-from model.text.dataset import Dataset
-from model.text.prepare import tokenize
+from model.text.prepare import load_dataset, tokenize
 from model.text.sources import open_documents
+from model.training.config import TrainArgs
+from model.training.distributed import Ranks
+from model.training.evaluation import bits_per_byte, validation_loss
+from model.training.loss import NextTokenLoss
 from model.weights import load_model, load_tokenizer, save_model
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
@@ -113,38 +115,6 @@ def test_a_document_is_encoded_in_chunks_as_it_is_scored(run_dir, tmp_path):
     assert 0 < sum(sizes) < len(TEXT) * 100
 
 
-@pytest.mark.parametrize("adds_bos", [True, False])
-@pytest.mark.parametrize("inside", [True, False])
-def test_the_validation_documents_are_those_of_the_text(run_dir, adds_bos, inside):
-    """The first token of a document is not predicted: BOS, or without BOS its first token of text."""
-    tokenizer = load_tokenizer(run_dir)
-    texts = [TEXT[:30], "xyz", TEXT[40:99]]
-    ids = [tokenizer.encode(text, bos=False) for text in texts]
-    bos = [1] if adds_bos else []
-
-    class Other:
-        eos_ids = (2,)
-        decode = tokenizer.decode
-
-        def encode(self, text, bos=True):
-            return tokenizer.encode(text, bos=bos and adds_bos)
-
-    val = [token for row in ids for token in [*bos, *row, 2]]
-    if inside:  # the validation text begins with the second token of a document
-        val = val[len(bos) :]
-    elif not adds_bos:
-        val = [2, *val]  # the end of the training text
-    dataset = Dataset(np.array(val), np.array(val), len("".join(texts)), 0, 3, (*bos, 2))
-    scored = [list(document.parts) for document in evaluate.validation_documents(dataset, Other())]
-    found = [
-        (tokenizer.decode([token for tokens, _ in parts for token in tokens][1:]), parts[0][1]) for parts in scored
-    ]
-    expected = texts if adds_bos else [tokenizer.decode(row[1:]) for row in ids]
-    if inside:
-        expected = [tokenizer.decode(ids[0][1:]), *expected[1:]]
-    assert found == [(text, len(text)) for text in expected]
-
-
 class Bytes:
     """One token for each part of the text in ``parts``, which may divide characters, and no BOS."""
 
@@ -221,25 +191,32 @@ def settings(run_dir, tmp_path, monkeypatch):
 
 @pytest.mark.usefixtures("each_processor")
 def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
-    end = "%".join([TEXT[480:], TEXT[:80], TEXT[:41]])
-    (tmp_path / "text.txt").write_text(f"{TEXT[:480]}%{end}", encoding="utf-8")
-    (tmp_path / "end.txt").write_text(end, encoding="utf-8")
-    fraction = len(end) / (480 + len(end))  # the nearest chunk is the one that begins the document of that place
-    settings("text.txt", val_fraction=fraction, doc_separator="%")
+    documents = [TEXT[:480], TEXT[480:], TEXT[:80], TEXT[:41]]
+    (tmp_path / "text.txt").write_text("%".join(documents), encoding="utf-8")
+    settings("text.txt", val_fraction=0.3, doc_separator="%")
     (tmp_path / "text.txt").unlink()  # the run directory has its tokens
     code, out, err = run("--json")
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
     assert re.search(r"note: scoring the last [\d.]+% of text\.txt, the run's validation text", err)
-    assert json.loads(out.splitlines()[-1])["documents"] == 3
-    _, data_out, err = run("--data", "end.txt", "--json")
-    assert err == ""
-    lines = [json.loads(line) for line in out.splitlines()]
-    data_lines = [json.loads(line) for line in data_out.splitlines()]
-    assert lines == [{key: value for key, value in line.items() if key != "file"} for line in data_lines]
+    found = json.loads(out)
+    dataset = load_dataset(tmp_path / "run")
+    loss = NextTokenLoss(load_model(tmp_path / "run"))
+    trained = validation_loss(loss, dataset, TrainArgs(eval_tokens=10**9), CONTEXT, Ranks())
+    assert found["nats_per_token"] == pytest.approx(trained, rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(bits_per_byte(trained, dataset), rel=1e-5)
+    assert (found["tokens"], found["bytes"]) == (dataset.val_tokens, dataset.val_bytes)
+    assert "validation text\n" in run()[1]
+
+
+def test_the_named_validation_text_of_the_run_is_scored(run, settings, tmp_path):
     (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    settings("text.txt", val_data="end.txt", doc_separator="%")
-    assert run("--json")[1] == out
+    (tmp_path / "end.txt").write_text(TEXT[:150], encoding="utf-8")
+    settings("text.txt", val_data="end.txt")
+    found = json.loads(run("--json")[1])
+    given = json.loads(run("--data", "end.txt", "--json")[1].splitlines()[-1])
+    assert (found["tokens"], found["bytes"]) == (given["tokens"], given["bytes"])
+    assert found["nats_per_token"] == pytest.approx(given["nats_per_token"], rel=1e-4)
 
 
 def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
@@ -259,7 +236,7 @@ def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, sett
     assert "note: documents are separated by <|endoftext|>; to score it as text: --doc_separator ''" in err
     (tmp_path / "b.txt").write_text(TEXT, encoding="utf-8")
     settings("b.txt")
-    assert "1 document\n" in run("--data", "a.txt")[1]
+    assert "  a.txt\n" in run("--data", "a.txt")[1]
     assert "6 documents" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
 
 
