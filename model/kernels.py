@@ -116,6 +116,17 @@ class FastTiedOutput(nn.Module):
         return self.product(x, self.embedding[0].weight)
 
 
+class LastLogits(nn.Module):
+    """The output matrix, times the state of the last token only, for the decode loop: (B, T, dim) -> (B, 1, V)."""
+
+    def __init__(self, output: nn.Module) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.output(h[:, -1:])
+
+
 Product = Callable[[Tensor, Tensor], Tensor]
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
 MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster

@@ -70,29 +70,18 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     The copy shares all parameters and hooks, so changing weights in place takes effect at the next token. A network
     that this function has returned is not changed.
     """
-    if isinstance(model.output, LastLogits):
+    if isinstance(model.output, kernels.LastLogits):
         return model
     if compile:
         check_compilable(model)
     network = kernels.accelerate(model).eval()
     if network.output is not None:  # an accelerated network has one
-        network.output = LastLogits(network.output)
+        network.output = kernels.LastLogits(network.output)
     if not compile:
         return network
     compiled = copy.copy(network)
     compiled.forward = CompiledForward(network)  # type: ignore[method-assign]
     return compiled
-
-
-class LastLogits(nn.Module):
-    """The output matrix, times the state of the last token only: (B, T, dim) -> (B, 1, V)."""
-
-    def __init__(self, output: nn.Module) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.output(h[:, -1:])
 
 
 def check_compilable(model: Transformer) -> None:
