@@ -45,6 +45,7 @@ from model.transformer import Transformer
 from model.weights import Checkpoint
 
 VALIDATION = "validation text"
+TOKENS_AT_ONCE = 2048  # of the validation text; an int8 network keeps the logits of all of them
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,9 @@ def score_validation(
     """One score of the whole validation text, in the windows of training: the loss that train.py prints."""
     loss = NextTokenLoss(model, model.norm.weight.dtype)
     score = Score(0.0, dataset.val_tokens, dataset.val_bytes, VALIDATION)
-    for batch in dataset.val_batches(batch_size, model.args.max_seq_len):
+    context = model.args.max_seq_len
+    rows = max(1, min(batch_size, TOKENS_AT_ONCE // context))
+    for batch in dataset.val_batches(rows, context):
         score.nats += sum_of_nats(loss, batch)
         on_scored(batch[1].size)
     return [score]
