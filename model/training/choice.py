@@ -137,8 +137,9 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
     """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
 
     A sequence has ``window`` tokens, by default those of the context; conversations have fewer.
-    The batch grows with the square root of the tokens. Weight decay keeps a model from memorising the text; where it
-    would not memorise, more than 0.1 raises the loss.
+    The batch grows with the square root of the tokens, and holds at least a quarter as many tokens as the vocabulary
+    has pieces, because otherwise most pieces are not in it. Weight decay keeps a model from memorising the text; where
+    it would not memorise, more than 0.1 raises the loss.
     """
 
     def unless_given(**settings: Any) -> dict[str, Any]:
@@ -152,7 +153,7 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
         tokens = most
     if fine_tuning:
         model = replace(model, **unless_given(max_seq_len=fine_tuning_context(model, tokens)))
-    step_tokens = 1024 * math.sqrt(tokens / 1e6)
+    step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
     window = min(window or model.max_seq_len, model.max_seq_len)
     rows = 2 ** round(math.log2(step_tokens / window))
     on_gpu = local_device(train.device, ranks).type != "cpu"

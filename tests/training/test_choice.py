@@ -219,14 +219,24 @@ def test_embeddings_are_tied_only_if_the_model_would_memorise_the_text():
     assert not chosen(30_000, Machine(20), tie_embeddings=False).model.tie_embeddings
 
 
+def planned_for(tokens: float, processes: int = 1, **settings) -> Run:
+    """The plan for a machine that sees so many tokens in its minutes."""
+    run = opened(dim=64, n_layers=2, **settings)
+    speed = tokens / (60 * choice.TRAINING_SHARE * run.train.minutes)
+    return plan(run, run.model, speed, 10**12, Ranks(world_size=processes))
+
+
 @pytest.mark.parametrize(("seen", "rows"), [(1e6, 4), (4e6, 8), (64e6, 32), (256e6, 64), (1e12, 64), (1e3, 2)])
 @pytest.mark.parametrize("processes", [1, 3])
 def test_the_batch_grows_with_the_square_root_of_the_tokens(seen, rows, processes):
-    run = opened(dim=64, n_layers=2)
-    speed = seen / (60 * choice.TRAINING_SHARE * run.train.minutes)
-    planned = plan(run, run.model, speed, 10**12, Ranks(world_size=processes))
+    planned = planned_for(seen, processes)
     assert planned.train.batch_size == processes * max(1, round(rows / processes))
     assert planned.train.micro_batch_size is None
+
+
+@pytest.mark.parametrize(("seen", "rows"), [(1e5, 8), (4e6, 8), (64e6, 32)])
+def test_a_batch_has_a_quarter_as_many_tokens_as_the_vocabulary_has_pieces(seen, rows):
+    assert planned_for(seen, vocab_size=8192).train.batch_size == rows
 
 
 def test_on_gpus_the_batch_grows_with_the_processes_and_is_computed_in_parts_that_fit(monkeypatch):
