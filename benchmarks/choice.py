@@ -28,7 +28,7 @@ import torch
 from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.training.choice import TRAINING_SHARE, choose
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.run_text import Text, prepare_text
 from model.training.settings import resolve_new
@@ -83,7 +83,8 @@ def by_steps(trial: Trial) -> Trial:
     steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / min(seconds)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
-    train = replace(run.train, minutes=None, max_steps=steps, eval_every=max(1, steps // 10))
+    schedule = {"minutes": None, "max_steps": steps, "eval_every": max(1, steps // 10)}
+    train = replace(run.train, **schedule, eval_tokens=TrainArgs.eval_tokens)  # the same text for all
     return trial._replace(run=replace(run, train=train))
 
 
