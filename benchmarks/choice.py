@@ -83,8 +83,13 @@ def by_steps(trial: Trial) -> Trial:
     steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / min(seconds)))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
-    schedule = {"minutes": None, "max_steps": steps, "eval_every": max(1, steps // 10)}
-    train = replace(run.train, **schedule, eval_tokens=TrainArgs.eval_tokens)  # the same text for all
+    train = replace(
+        run.train,
+        minutes=None,
+        max_steps=steps,
+        eval_every=max(1, steps // 10),
+        eval_tokens=TrainArgs.eval_tokens,  # the same text for all
+    )
     return trial._replace(run=replace(run, train=train))
 
 
