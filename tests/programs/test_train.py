@@ -18,7 +18,6 @@ import torch
 from script_helpers import file_size_limit, run_in_process
 from training_helpers import torchrun
 
-import evaluate
 import train
 from model.cli import read_toml
 from model.text.prepare import load_dataset
@@ -107,13 +106,10 @@ def test_the_validation_text_of_a_run_is_read_from_its_directory(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     Path("text.txt").unlink()
     Path("out").rename("moved")
-    tokenizer = load_tokenizer("moved")
-    (document,) = evaluate.validation_documents(load_dataset(Path("moved")), tokenizer)
-    parts = list(document.parts)
-    tokens = [token for ids, _ in parts for token in ids]
-    text = tokenizer.decode(tokens[1:])  # the first token is not predicted
+    dataset = load_dataset(Path("moved"))
+    text = load_tokenizer("moved").decode(dataset.val[1:].tolist())  # the first token is not predicted
     assert TEXT.endswith(text)
-    assert 0.05 * len(TEXT) < len(text) == sum(size for _, size in parts) < 0.15 * len(TEXT)
+    assert 0.05 * len(TEXT) < len(text) == dataset.val_bytes < 0.15 * len(TEXT)
 
 
 @pytest.mark.usefixtures("each_processor")
