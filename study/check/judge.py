@@ -406,6 +406,8 @@ def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> tuple[M
     k = search_in_one({q.form: side(views[q.form], 1)}, (q.layout,)) if q else None
     if q is None or k is None:
         return None, []
+    if not q.versions and not k.versions:  # each is right beside a tensor of its own shape
+        return q, [Version(MISTAKES["the heads of q and k are counted as one"])]
     in_both = [each for each in q.versions if each in k.versions]
     only_q = [each._replace(only="q") for each in q.versions if each not in in_both]
     only_k = [each._replace(only="k") for each in k.versions if each not in in_both]
