@@ -30,6 +30,7 @@ from .probes import (
     empty_slots,
     form_of,
     in_bfloat16,
+    is_rounded,
     read_table,
     same,
     side,
@@ -164,7 +165,7 @@ def judge(
     form, layout = (match.form, match.layout) if match else (form, conventions.layout)
     conventions.views[name] = views[form]
     if match is not None and not named:
-        named = right_but(name, form, call, conventions)
+        named = right_but(name, form, views[form], call, conventions)
         if named:
             return Verdict(name, "wrong", named=named)
         conventions.right.add(name)
@@ -189,10 +190,12 @@ def layouts_of(name: str, conventions: Conventions) -> Sequence[str]:
     return (conventions.layout,) if "apply_rotary_emb" in conventions.right else LAYOUTS
 
 
-def right_but(name: str, form: str, call: Caller, conventions: Conventions) -> list[Version]:
+def right_but(name: str, form: str, view: View, call: Caller, conventions: Conventions) -> list[Version]:
     """Mistakes of a function with the right results."""
     if call.overwrites:
         return [Version(MISTAKES["an argument is overwritten"])]
+    if name == "apply_rotary_emb" and is_rounded(side(view, 0)):
+        return [Version(MISTAKES["rotated in half precision"])]
     is_known = name == "apply_rotary_emb" and "precompute_freqs_cis" in conventions.right
     table = form.split(FOR)[0]
     if is_known and table != conventions.table:

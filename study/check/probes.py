@@ -195,6 +195,15 @@ def in_bfloat16(rotate: Callable[..., Any]) -> Any:
         return None
 
 
+def is_rounded(rotate: Callable[..., Any]) -> bool:
+    """Whether vectors in bfloat16 are rotated in bfloat16, and not in float32 and then rounded."""
+    rotated = in_bfloat16(rotate)
+    if rotated is None:
+        return False
+    expected = rotate(random(2, 5, 4, 8).bfloat16().float(), random_table(5, 4)).bfloat16()
+    return bool((rotated != expected).float().mean() > 0.05)  # single numbers may lie between two of bfloat16
+
+
 def dtype_probe(rotate: Callable[..., Any]) -> str:
     """The dtype of x in bfloat16, for which a function may also raise."""
     rotated = in_bfloat16(rotate)
@@ -208,8 +217,8 @@ def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
 
 
 def permutation_probe(n_heads: int, n_kv_heads: int) -> Probe:
-    """Heads of 8 rows, and 6 columns."""
-    return Probe((random(8 * n_heads, 6), random(8 * n_kv_heads, 6, seed=2), n_heads, n_kv_heads))
+    """Heads of 8 rows, and 24 columns."""
+    return Probe((random(8 * n_heads, 24), random(8 * n_kv_heads, 24, seed=2), n_heads, n_kv_heads))
 
 
 def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
@@ -356,8 +365,8 @@ def empty_slots() -> dict[str, Tensor]:
 # start_pos and T, the smallest first
 MASKS = ((1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3), (0, 1))
 PERMUTATIONS: dict[str, Check] = {
-    "wq (32, 6), wk (16, 6)": permutation_probe(4, 2),
-    "wq and wk (24, 6)": permutation_probe(3, 3),
+    "wq (32, 24), wk (16, 24)": permutation_probe(4, 2),
+    "wq and wk (24, 24)": permutation_probe(3, 3),
 }
 PROBES: dict[str, dict[str, Check]] = {
     "precompute_freqs_cis": {
