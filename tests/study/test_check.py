@@ -397,27 +397,3 @@ def test_exercise_writes_functions_without_bodies_and_overwrites_no_file(tmp_pat
         exercise(directory)
     assert (directory / "cache.py").read_text(encoding="utf-8") == "mine = 1\n"
     assert not (directory / "rope.py").exists()
-
-
-BESIDE_RIGHT_RESULTS = {
-    "the heads of q and k are counted as one": """
-    def rotated(x, heads):
-        turned = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) * freqs_cis[None, :, None]
-        turned = torch.view_as_real(turned).flatten(3).type_as(x)
-        return torch.cat((turned[:, :, :heads], x[:, :, heads:]), 2)
-    return rotated(xq, xk.shape[2]), rotated(xk, xk.shape[2])
-""",
-    "rotated in half precision": """
-    def rotated(x):
-        c, s = (part[None, :, None].to(x.dtype) for part in (freqs_cis.real, freqs_cis.imag))
-        a, b = x[..., ::2], x[..., 1::2]
-        return torch.stack((a * c - b * s, a * s + b * c), -1).flatten(3)
-    return rotated(xq), rotated(xk)
-""",
-}
-
-
-@pytest.mark.parametrize("title", BESIDE_RIGHT_RESULTS)
-def test_a_rotation_that_is_right_only_for_equal_heads_or_float32_is_wrong(tmp_path, title):
-    text = f"import torch\n\n\ndef {ROTATE}(xq, xk, freqs_cis):{BESIDE_RIGHT_RESULTS[title]}"
-    assert names(judged(tmp_path, text)[ROTATE]) == [title]
