@@ -46,7 +46,9 @@ def make_parser(topic: str) -> Parser:
     for name in names & set(POSITIONAL):
         parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
     if topic not in WITHOUT_PICTURE:
-        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
+        parser.add_argument(
+            "--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib); .zh.png: Chinese"
+        )
     add_flags(parser, options)
     return parser
 

@@ -23,6 +23,7 @@ from model.weights import Checkpoint
 from model.weights.checkpoint import newest_run
 from model.weights.variants import name_of
 
+from .labels import translate
 from .positions import SCHEMES
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
@@ -81,7 +82,7 @@ def check_plot(path: Path) -> None:
 
 
 def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") -> None:
-    """Draw into the file ``path``, atomically.
+    """Draw into the file ``path``, atomically, with Chinese labels if it is named like ``clocks.zh.png``.
 
     A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
     """
@@ -89,6 +90,8 @@ def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") ->
 
     figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
     draw(figure)
+    if path.stem.endswith(".zh"):
+        translate(figure)
 
     file_format = path.suffix[1:].lower()
     metadata = {"Description": description} if file_format == "png" else None

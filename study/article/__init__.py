@@ -118,7 +118,7 @@ def render(text: str) -> str:
                 child.attrSet("href", page_address(str(child.attrGet("href"))))
             if child.type == "image":
                 picture = DOCS / str(child.attrGet("src"))
-                child.attrSet("data-picture", picture.stem)
+                child.attrSet("data-picture", picture.name.partition(".")[0])
                 child.attrSet("src", data_address(picture))
     body = str(markdown.renderer.render(tokens, markdown.options, {}))
     body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")

@@ -193,7 +193,7 @@ def test_pictures_are_drawn_from_the_tables_beside_them(page):
     Image = pytest.importorskip("PIL.Image")
     compared = set()
     for command, shown in first_of_each_topic(page):
-        file = page.parent / "images" / f"{shlex.split(command)[3]}.png"
+        file = picture_of(page, shlex.split(command)[3])
         if f"(images/{file.name})" not in page.read_text(encoding="utf-8"):
             continue
         with Image.open(file) as picture:
@@ -202,7 +202,14 @@ def test_pictures_are_drawn_from_the_tables_beside_them(page):
             if line != "...":
                 assert any(lines_match(line, other) for other in drawn), line
         compared.add(file.name)
-    assert compared == set(re.findall(r"images/(\w+\.png)", page.read_text(encoding="utf-8")))
+    assert compared == set(re.findall(r"images/([\w.]+\.png)", page.read_text(encoding="utf-8")))
+
+
+def picture_of(page: Path, topic: str) -> Path:
+    """The picture of a topic, in Chinese for a Chinese page if there is one."""
+    images = page.parent / "images"
+    chinese = images / f"{topic}.zh.png"
+    return chinese if page.name.endswith(".zh.md") and chinese.exists() else images / f"{topic}.png"
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
@@ -233,7 +240,7 @@ def test_both_languages_have_the_same_commands_outputs_quotes_and_pictures(page)
     assert list(commands(page)) == list(commands(chinese))
     for kind in ("python", "pycon"):
         assert blocks(page, kind) == blocks(chinese, kind)
-    images, images_zh = (re.findall(r"images/\w+\.png", each.read_text(encoding="utf-8")) for each in (page, chinese))
+    images, images_zh = (re.findall(r"images/(\w+)", each.read_text(encoding="utf-8")) for each in (page, chinese))
     assert images == images_zh
 
 
@@ -255,8 +262,9 @@ def refresh(page: Path, pictures: bool) -> None:
         if not shown:
             continue
         topic = shlex.split(command)[3]
-        drawn = pictures and topic not in RECORDED and command in first and f"(images/{topic}.png)" in text
-        plot = f" --plot {shlex.quote(str(page.parent / 'images' / f'{topic}.png'))}" if drawn else ""
+        picture = picture_of(page, topic)
+        drawn = pictures and topic not in RECORDED and command in first and f"(images/{picture.name})" in text
+        plot = f" --plot {shlex.quote(str(picture))}" if drawn else ""
         new = refreshed(shown, output(command + plot))
         before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, new))
         text = text.replace(before, after)
