@@ -59,7 +59,5 @@ def options_class(topic: Callable[..., Any]) -> type:
 def run(topic: str, **options: Any) -> Report:
     """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
     checked = vars(options_class(TOPICS[topic])(**options))
-    if checked.get("head_dim", 2) % 2:
-        raise ValueError(f"head_dim is {checked['head_dim']}: give an even number, because RoPE rotates pairs")
     with explain_out_of_memory(f"give smaller sizes to {topic}"):
         return TOPICS[topic](**checked)
