@@ -10,7 +10,7 @@ from torch import Tensor
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import COLORS, Report, Table, short
+from .topic import COLORS, Report, Table
 
 VECTORS = ("1,0,1,0", "0,1,0,1", "1,1,1,1", "1,-1,1,-1", "0.5,0.5,0.5,0.5")
 THETA = 10000.0
@@ -104,11 +104,10 @@ def relative() -> Report:
         f"One q and one k, {DISTANCE} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
         [(shift, shift + DISTANCE, *(f"{column[shift]:.4f}" for column in columns)) for shift in SHIFTS],
-        [f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
+        [f"smallest and largest: over all n from 0 to {SHIFTS[-1]}."],
     )
     table.rows += [
         ("smallest", "", *(f"{column.min():.4f}" for column in columns)),
         ("largest", "", *(f"{column.max():.4f}" for column in columns)),
-        ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
     ]
     return Report([table])

@@ -34,15 +34,14 @@ def whatif(model: ModelPath = None) -> Report:
         "no rotation": (network, torch.ones_like(trained[:length])),
         "halves for neighbours": (in_halves(network), trained[:length]),
     }
-    losses = {}
+    report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"))
+    losses: dict[str, float] = {}
     for change, (changed, freqs_cis) in changes.items():
         changed.freqs_cis = freqs_cis
         with torch.no_grad():
             losses[change] = float(losses_of(changed, texts[:, :-1], texts[:, 1:], rows=1).mean())
-    first = losses["as trained"]
-    rows = [(change, f"{loss:.3f}", f"{loss - first:+.3f}") for change, loss in losses.items()]
-    notes = [f"{len(texts)} texts of {length} tokens from {name}."]
-    report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"), rows, notes)
+        report.rows.append((change, f"{losses[change]:.3f}", f"{losses[change] - losses['as trained']:+.3f}"))
+    report.notes.append(f"{len(texts)} texts of {length} tokens from {name}.")
     return Report([report], lambda figure: draw(figure, losses))
 
 

@@ -88,13 +88,13 @@ class LearnableRope(Transformer):
         self.assigned_freqs_cis = table
 
 
-def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+def sinusoids(dim: int, end: int) -> Tensor:
     """Sinusoidal position encodings, float32 (end, dim) (Transformer, arXiv:1706.03762, section 3.5).
 
-    PE(m, 2i) = sin(m / theta^(2i/dim)) and PE(m, 2i + 1) = cos(m / theta^(2i/dim)). These are the imaginary and the
+    PE(m, 2i) = sin(m / 10000^(2i/dim)) and PE(m, 2i + 1) = cos(m / 10000^(2i/dim)). These are the imaginary and the
     real part of RoPE's table for a head of ``dim`` channels.
     """
-    return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
+    return torch.view_as_real(precompute_freqs_cis(dim, end)).flip(-1).flatten(1)  # (end, dim)
 
 
 class Sinusoidal(NoPositions):
