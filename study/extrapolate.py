@@ -3,7 +3,6 @@
 ``extrapolate`` compares RoPE as it is, its scalings, and windows; ``endless`` uses a cache that evicts old tokens.
 """
 
-from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from model.decoding.endless import EndlessCache, quarter_of
 from model.transformer import Transformer
 
 from .positions import scaled, scheme_of, with_more_positions
-from .topic import COLORS, ModelPath, Report, Table, losses_of, open_model, open_windows, short
+from .topic import COLORS, ModelPath, Report, Table, losses_of, open_model, open_windows
 
 FACTOR = 8  # the length of the tested texts, as a multiple of the trained length
 SCALINGS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
@@ -45,7 +44,7 @@ def extrapolate(model: ModelPath = None) -> Report:
 
 
 def endless(model: ModelPath = None) -> Report:
-    """Loss far past the context with a cache that evicts old tokens, and the influence evicted tokens still have."""
+    """Loss far past the context with a cache that evicts old tokens."""
     network, texts, name = open_long_texts(model)
     length = network.args.max_seq_len
     keep = EndlessCache(network).keep  # fewer than SINKS in a tiny context
@@ -58,8 +57,7 @@ def endless(model: ModelPath = None) -> Report:
     }
     title = f"Loss, nats per token, by position; trained length {length} tokens, cache of {length} tokens"
     note = f"A full cache evicts {quarter_of(length)} tokens and rotates the keys of the later ones back by as many."
-    tables = [loss_table(title, losses, length, [name, note]), memory_table(network, texts[:, :-1], keep)]
-    return Report(tables, lambda figure: draw(figure, losses, length))
+    return Report([loss_table(title, losses, length, [name, note])], lambda figure: draw(figure, losses, length))
 
 
 def open_long_texts(path: Path | None) -> tuple[Transformer, Tensor, str]:
@@ -98,35 +96,28 @@ def windowed(model: Transformer, texts: Tensor, stride: int) -> Tensor:
 
 
 @torch.no_grad()
-def endless_logits(
-    model: Transformer, texts: Tensor, keep: int, recompute: bool = False
-) -> Iterator[tuple[list[int], Tensor]]:
-    """Pass texts (N, length) through an ``EndlessCache`` in the fewest calls: one to fill it, one for each eviction.
+def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
+    """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest).
 
-    Yields, for each call, the indices of all tokens that are in the cache after it, and the logits after the new ones
-    (N, T, V). With ``recompute``, each call processes all tokens that are in the cache again, without the cache.
+    The texts pass through an ``EndlessCache`` in the fewest forward calls: one to fill it, and one for each eviction.
+    With ``recompute``, each call processes all tokens that are in the cache again, without the cache.
     """
+    longest = texts.shape[1] - 1
     cache = EndlessCache(model, len(texts), keep=keep)
-    cached: list[int] = []
+    cached: list[int] = []  # the indices of the tokens in the cache
+    parts = []
     done = 0
-    while done < texts.shape[1]:
+    while done < longest:
         start_pos = cache.make_room(len(cached))
         del cached[cache.keep : cache.keep + len(cached) - start_pos]
-        T = min(cache.context - start_pos, texts.shape[1] - done)
+        T = min(cache.context - start_pos, longest - done)
         cache.make_room(start_pos, T)
         cached += range(done, done + T)
-        done += T
         tokens = texts[:, cached]  # (N, S)
         logits = model(tokens)[:, start_pos:] if recompute else model(tokens[:, start_pos:], start_pos, cache)
-        yield cached.copy(), logits.float()
-
-
-def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool = False) -> Tensor:
-    """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest)."""
-    parts = []
-    for cached, logits in endless_logits(model, texts[:, :-1], keep, recompute):
-        new = cached[-logits.shape[1] :]
-        parts.append(F.cross_entropy(logits.mT, texts[:, 1:][:, new], reduction="none"))  # (N, T)
+        targets = texts[:, done + 1 : done + T + 1]  # (N, T)
+        parts.append(F.cross_entropy(logits.float().mT, targets, reduction="none"))  # (N, T)
+        done += T
     return torch.cat(parts, 1)
 
 
@@ -141,41 +132,6 @@ def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[s
     for name, loss in losses.items():
         table.rows.append((name, *(f"{loss[:, a:b].mean():.3f}" for a, b in spans), f"{loss.mean():.3f}"))
     return table
-
-
-def memory_table(model: Transformer, texts: Tensor, keep: int) -> Table:
-    """How much the last prediction for texts (N, longest) changes if one earlier token is replaced, by its distance."""
-    V, length, longest = model.args.vocab_size, model.args.max_seq_len, texts.shape[1]
-    cached, *plain = last_predictions(model, texts, keep)
-    table = Table(
-        "Influence of an earlier token: KL divergence, in nats, of the last prediction when it is replaced",
-        ("tokens back", "in the cache", "endless", "recomputed"),
-        notes=[f"mean of {len(texts)} texts of {longest} tokens; {longest - 1} back is the first token of the text."],
-    )
-    within = (length // 16, length // 4, 3 * length // 4)
-    for back in (*within, *(halves * length // 2 for halves in range(2, 7)), longest - 1):
-        place = longest - 1 - back
-        changed = texts.clone()
-        changed[:, place] = (changed[:, place] + V // 2) % V
-        _, *predictions = last_predictions(model, changed, keep)
-        cells = []
-        for before, after in zip(plain, predictions):
-            divergence = F.kl_div(after, before, reduction="batchmean", log_target=True).item()
-            cells.append(short(divergence, 6) if divergence else "0")
-        table.rows.append((back, "yes" if place in cached else "no", *cells))
-    return table
-
-
-@torch.no_grad()
-def last_predictions(model: Transformer, texts: Tensor, keep: int) -> tuple[list[int], Tensor, Tensor]:
-    """The indices of the tokens in an ``EndlessCache`` after texts (N, longest), and log-probabilities of the next one.
-
-    These are float64 (N, V): first with this cache, then from the tokens in it alone, without the cache.
-    """
-    for in_cache, logits in endless_logits(model, texts, keep):
-        cached, endless = in_cache, logits[:, -1]  # (N, V); those of the last call remain
-    recomputed = model(texts[:, cached])[:, -1]  # (N, V)
-    return cached, endless.double().log_softmax(-1), recomputed.double().log_softmax(-1)
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
