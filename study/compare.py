@@ -59,7 +59,7 @@ def compare(
                 new = [line for line in found if (line["scheme"], seed) not in finished]
                 append(RESULTS, new)
                 lines += new
-    return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
+    return Report([scheme_table(schemes, budget, lines)], lambda figure: draw(figure, lines))
 
 
 def read_results(path: Path, budget: Budget) -> list[Line]:
@@ -115,15 +115,6 @@ def mean_bits(lines: list[Line], scheme: str) -> dict[int, tuple[float, float]]:
         if values and None not in values:
             bits[times] = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     return bits
-
-
-def frequency_tables(lines: list[Line]) -> list[Table]:
-    """The change of the learnable frequencies in training, which start at RoPE's."""
-    rows = [(line["seed"], f"{line['moved']:.0%}") for line in lines if "moved" in line]
-    if not rows:
-        return []
-    title = "learnable: relative change of a frequency in training, median over the pairs"
-    return [Table(title, ("seed", "change"), sorted(rows))]
 
 
 PLACES = {"table": "rotation table", "embedding": "embedding", "bias": "bias of the scores", "score": "score function"}

@@ -23,7 +23,6 @@ from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 from .positions import SCALINGS, SCHEMES, build_scheme, scaled, with_more_positions
-from .positions.encodings import LearnableRope
 from .topic import losses_of
 
 MULTIPLES = (1, 2, 4, 8)  # the lengths of the test, as multiples of the trained length
@@ -83,9 +82,6 @@ def train_one(scheme: str, seed: int, budget: Budget, scratch: Path, directory: 
         "budget": asdict(budget),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
     }
-    if isinstance(model, LearnableRope):
-        initial = LearnableRope(args).frequencies.detach()  # (D/2,)
-        common["moved"] = float(((model.frequencies.detach() - initial).abs() / initial).median())
     names = [scheme, *(SCALINGS if scheme == "rope" else ())]
     return [{"scheme": name, "bits_per_byte": test(model, name, dataset, budget)} | common for name in names]
 

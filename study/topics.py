@@ -59,5 +59,5 @@ def options_class(topic: Callable[..., Any]) -> type:
 def run(topic: str, **options: Any) -> Report:
     """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
     checked = vars(options_class(TOPICS[topic])(**options))
-    with explain_out_of_memory(f"give smaller sizes to {topic}"):
+    with explain_out_of_memory(f"give {topic} a smaller model"):
         return TOPICS[topic](**checked)

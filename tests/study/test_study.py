@@ -75,7 +75,7 @@ def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
 
     monkeypatch.setitem(TOPICS, "rotate", greedy)
     done = study("rotate")
-    assert done.stderr == "study: error: this machine has too little free memory: give smaller sizes to rotate\n"
+    assert done.stderr == "study: error: this machine has too little free memory: give rotate a smaller model\n"
 
 
 def test_help_lists_every_topic(study):
