@@ -18,8 +18,10 @@ from .positions import SCALINGS, SCHEMES, check_scheme
 from .scheme_training import MULTIPLES, Budget, Line, prepare, train_one
 from .topic import BLACK, COLORS, Report, Table
 
+# A JSON line for each finished run. Files of two machines are not mixed, because the documentation that is the default
+# text differs between Python versions.
 PUBLISHED = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"  # read only
-RESULTS = Path("runs", "compare.jsonl")  # a JSON line for each run that is finished here
+RESULTS = Path("runs", "compare.jsonl")
 SCHEMES_PER_PANEL = 4  # of the picture
 
 
@@ -33,15 +35,15 @@ def compare(
         Path | None,
         "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
     ] = None,
-    dry: Annotated[bool, "train nothing, only show the finished runs that have these settings"] = False,
+    dry: Annotated[bool, "train nothing, show the runs of benchmarks/compare.jsonl that have these settings"] = False,
 ) -> Report:
     """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length.
 
-    Finished runs are not repeated: those of benchmarks/compare.jsonl, and those added to runs/compare.jsonl here.
+    Results are added to runs/compare.jsonl. A run that has one there is not repeated.
     """
     schemes = tuple(check_scheme(scheme) for scheme in schemes) or tuple(SCHEMES)
     budget = Budget(steps, data, vocab_size)
-    lines = read_results(PUBLISHED, budget) + read_results(RESULTS, budget)
+    lines = read_results(PUBLISHED if dry else RESULTS, budget)
     finished = {(line["scheme"], line["seed"]) for line in lines}
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
     missing = []
