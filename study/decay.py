@@ -41,7 +41,7 @@ def decay() -> Report:
     bounds = [bound(theta) for theta in THETAS]
     # The bound if h_i = 2 (1 - 2i/D) instead, which falls evenly to h_(D/2) = 0. The maximum of |h_(i+1) - h_i| is then
     # 4/D instead of 2, and the product at distance 0 is D/2 + 1 instead of D.
-    falling = bounds[1] * (4 / D / 2) * D / (D / 2 + 1)
+    falling = bounds[1] * (4 / D) / 2 * D / (D / 2 + 1)
     curves = Table(
         f"q . k for q = k = ones, head_dim {D}, and RoFormer's bound on it; both divided by q . k at distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names), f"falling {names[1]}"),
@@ -50,7 +50,7 @@ def decay() -> Report:
             "falling: the bound for vectors whose products fall evenly, from 2 in the first pair to 0 after the last.",
         ],
     )
-    for d in (0, *(2**i for i in range(13))):
+    for d in (0, *(2**i for i in range(13))):  # 0, 1, 2, 4 .. LENGTH
         cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
         curves.rows.append((d, *cells))
     return Report([curves, random_pairs()], lambda figure: draw(figure, names, products, bounds))

@@ -19,7 +19,7 @@ from .positions import scaled, scheme_of, with_more_positions
 from .topic import COLORS, ModelPath, Report, Table, losses_of, open_model, open_windows
 
 FACTOR = 8  # the length of the tested texts, as a multiple of the trained length
-SCALINGS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
+METHODS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
 def extrapolate(model: ModelPath = None) -> Report:
@@ -31,7 +31,7 @@ def extrapolate(model: ModelPath = None) -> Report:
     losses = {f"{scheme_of(network)}, as it is": full(with_more_positions(network, FACTOR), texts)}
     notes = [name]
     if scheme_of(network) == "rope":
-        for scaling, method in SCALINGS.items():
+        for scaling, method in METHODS.items():
             losses[method] = full(scaled(network, scaling, FACTOR), texts)
         notes.append(
             f"Scalings are for {FACTOR} x, without fine-tuning; they cost something inside the trained length."
