@@ -13,7 +13,6 @@ from .topics import TOPICS, WALK, options_class, run
 
 WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
-TEXT_OPTIONS = ("prompt", "data")  # the first of these is suggested to users who give a text without a flag
 
 
 def overview() -> str:
@@ -22,7 +21,7 @@ def overview() -> str:
     topics = []
     for step, functions in WALK.items():
         for number, topic in enumerate(functions):
-            place = "" if number else f"step {step}" if step.isdigit() else step
+            place = "" if number else step
             topics.append(f"  {place:<11}  {topic.__name__:<{width}}  {(topic.__doc__ or '').splitlines()[0]}")
     return "\n".join(
         [
@@ -41,8 +40,7 @@ def overview() -> str:
 def make_parser(topic: str) -> Parser:
     options = options_class(TOPICS[topic])
     names = setting_fields(options).keys()
-    text_flag = next((f"--{name}" for name in TEXT_OPTIONS if name in names), None)
-    parser = Parser(text_flag, prog="study", usage=f"python -m study {topic} [flags]")
+    parser = Parser(prog="study", usage=f"python -m study {topic} [flags]")
     for name in names & set(POSITIONAL):
         parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
     if topic not in WITHOUT_PICTURE:

@@ -1,18 +1,21 @@
 """Attention weights of a trained model with and without rotation, computed by the network's ``attend``."""
 
 from functools import partial
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from model.cli.machine import check_memory
-from model.ranges import Range
 from model.transformer import Transformer
 
-from .positions import scheme_of
 from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_model, open_windows
+
+LENGTH = 64  # tokens of a window, if the model's context is as long
+# Limits of the picture.
+MAX_LAYERS = 4
+MAX_HEADS = 8
+MAX_LABELS = 16
 
 
 @torch.no_grad()
@@ -38,38 +41,18 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
     return torch.stack(maps), F.cross_entropy(logits[:, :-1].float().flatten(0, 1), tokens[:, 1:].flatten()).item()
 
 
-def attention(
-    model: ModelPath = None,
-    prompt: Annotated[str | None, "one text (default: windows of the model's validation text)"] = None,
-    data: Annotated[tuple[str, ...], "text from whose end the windows are taken"] = (),
-    tokens: Annotated[int, "tokens of a window, at most the model's context", Range(2)] = 64,
-    windows: Annotated[int, "number of windows over which the weights are averaged", Range(1)] = 16,
-) -> Report:
+def attention(model: ModelPath = None) -> Report:
     """Which tokens each head of a trained model attends to, with the rotation and without."""
     network, tokenizer = open_model(model)
-    args = network.args
-    if torch.equal(network.freqs_cis, torch.ones_like(network.freqs_cis)):
-        raise ValueError(
-            f"scheme {scheme_of(network)} does not rotate, so nothing can be switched off: name another model"
-        )
-    if prompt is None:
-        T = min(tokens, args.max_seq_len)
-        texts, name = open_windows(model, data, tokenizer, windows, T)  # (windows, T)
-        name = f"{windows} windows of {T} tokens of {name}"
-    else:
-        texts = torch.tensor([tokenizer.encode(prompt)])  # (1, T)
-        T, name = texts.shape[1], "the prompt"
-        if not 2 <= T <= args.max_seq_len:
-            raise ValueError(f"the prompt has {T} tokens: give 2 to {args.max_seq_len}, the model's context")
-    check_memory(16 * len(texts) * args.n_layers * args.n_heads * T**2, f"{len(texts)} x {T} tokens")
+    T = min(LENGTH, network.args.max_seq_len)
+    texts, name = open_windows(model, tokenizer, T)  # (windows, T)
     rotated, loss = attention_weights(network, texts)
     network.freqs_cis = torch.ones_like(network.freqs_cis)
     plain, plain_loss = attention_weights(network, texts)
-    distances = weight_by_distance(rotated, plain)
-    distances.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
+    heads = by_head(rotated.mean(1), plain.mean(1), f"{len(texts)} windows of {T} tokens of {name}")
+    heads.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     labels = [readable(tokenizer.decode([token])) for token in texts[0, :MAX_LABELS].tolist()]
-    tables = [by_head(rotated.mean(1), plain.mean(1), name), distances]
-    return Report(tables, lambda figure: draw(figure, rotated, plain, labels))
+    return Report([heads], lambda figure: draw(figure, rotated, plain, labels))
 
 
 def readable(token: str) -> str:
@@ -109,24 +92,6 @@ def profile(maps: Tensor) -> Tensor:
 def uniform(T: int) -> Tensor:
     """The profile of a causal head with equal weights, 1 / (t + 1) for token t: (T,)."""
     return profile(torch.ones(T, T).tril() / torch.arange(1, T + 1)[:, None])
-
-
-def weight_by_distance(rotated: Tensor, plain: Tensor) -> Table:
-    T = rotated.shape[-1]
-    curves = (profile(rotated), profile(plain), uniform(T))  # (T,) each
-    shown = (0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256)
-    return Table(
-        "Mean weight by distance, over all layers and heads",
-        ("distance", "rotation", "off", "equal"),
-        [(n, *(f"{curve[n]:.4f}" for curve in curves)) for n in shown if n < T],
-        ["equal: if each token gave all tokens that it sees the same weight."],
-    )
-
-
-# Limits of the picture.
-MAX_LAYERS = 4
-MAX_HEADS = 8
-MAX_LABELS = 16
 
 
 def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None:

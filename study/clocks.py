@@ -9,7 +9,7 @@ from torch import Tensor
 from model.ranges import Range
 from model.rope import precompute_freqs_cis
 
-from .topic import BLUE, HeadDim, Report, Table, Theta
+from .topic import BLUE, Report, Table
 
 MAX_PAIRS = 8  # rows of the table, and clocks in a row of the picture
 POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture; 6 and 44 are near 1 and 7 turns of pair 0
@@ -27,8 +27,8 @@ def shown_pairs(pairs: int) -> list[int]:
 
 
 def clocks(
-    head_dim: HeadDim = 16,
-    theta: Theta = 10000.0,
+    head_dim: Annotated[int, "width of one head", Range(2, 1024)] = 16,
+    theta: Annotated[float, "base of the frequencies", Range(1, 1e30)] = 10000.0,
     length: Annotated[int, "trained length, in tokens", Range(1, 10**9)] = 64,
 ) -> Report:
     """The pairs of a head as clocks: their frequencies, and how many tokens a turn takes."""

@@ -8,48 +8,42 @@ from contextlib import suppress
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
 from model.ranges import Range
 from model.weights.checkpoint import WEIGHTS
 
 from .positions import SCALINGS, SCHEMES, check_scheme
-from .scheme_training import MULTIPLES, Budget, Line, prepare_for_schemes, train_one
+from .scheme_training import MULTIPLES, Budget, Line, prepare, train_one
 from .topic import BLACK, COLORS, Report, Table
 
+# A JSON line for each finished run. Files of two machines are not mixed, because the documentation that is the default
+# text differs between Python versions.
 PUBLISHED = Path(__file__).parents[1] / "benchmarks" / "compare.jsonl"  # read only
+RESULTS = Path("runs", "compare.jsonl")
 SCHEMES_PER_PANEL = 4  # of the picture
 
 
 def compare(
     schemes: Annotated[tuple[str, ...], "position encodings (default: all)"] = (),
     seeds: Annotated[int, "runs of each", Range(1, 1000)] = 3,
-    results: Annotated[
-        Path,
-        "file with a JSON line for each run that is finished here; these, and those of benchmarks/compare.jsonl, are "
-        "not repeated",
-    ] = Path("runs/compare.jsonl"),
     steps: Annotated[int, "optimizer steps", Range(1, 10**9)] = 600,
-    batch_size: Annotated[int, "sequences a step", Range(1)] = 16,
-    length: Annotated[int, "trained length, in tokens", Range(1)] = 64,
-    dim: Annotated[int, "width of the model", Range(1)] = 64,
-    n_layers: Annotated[int, "blocks of the model", Range(1)] = 2,
-    n_heads: Annotated[int, "heads of each block", Range(1)] = 4,
-    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data", Range(1)] = 512,
     data: Annotated[tuple[str, ...], "text; its last tenth is the validation text"] = ("python-docs",),
-    windows: Annotated[int, "validation windows, each of 8 times the trained length", Range(1, 10**6)] = 32,
+    vocab_size: Annotated[int, "tokens of the BPE tokenizer trained on the data", Range(1)] = 512,
     keep: Annotated[
         Path | None,
         "save the trained models in this directory, for the topics that take a model; missing ones are trained again",
     ] = None,
-    dry: Annotated[bool, "train nothing, only show the finished runs that have these settings"] = False,
+    dry: Annotated[bool, "train nothing, show the runs of benchmarks/compare.jsonl that have these settings"] = False,
 ) -> Report:
-    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length."""
+    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length.
+
+    Results are added to runs/compare.jsonl. A run that has one there is not repeated.
+    """
     schemes = tuple(check_scheme(scheme) for scheme in schemes) or tuple(SCHEMES)
-    if not data:
-        raise ValueError("data is empty: name at least one text")
-    budget = Budget(steps, batch_size, length, dim, n_layers, n_heads, vocab_size, data, windows)
-    lines = read_results(PUBLISHED, budget) + read_results(results, budget)
+    budget = Budget(steps, data, vocab_size)
+    lines = read_results(PUBLISHED if dry else RESULTS, budget)
     finished = {(line["scheme"], line["seed"]) for line in lines}
     trained = dict.fromkeys("rope" if scheme in SCALINGS else scheme for scheme in schemes)
     missing = []
@@ -59,18 +53,15 @@ def compare(
         if (scheme, seed) not in finished or not is_saved:
             missing.append((scheme, seed, directory))
     if missing and not dry:
-        append(results, [])  # a file that cannot be written is an error before anything is trained
-        for _, _, directory in missing:
-            if directory:
-                directory.mkdir(parents=True, exist_ok=True)
-        text = prepare_for_schemes(budget, trained)
-        for scheme, seed, directory in missing:
-            print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
-            found = train_one(scheme, seed, text, budget, directory)
-            new = [line for line in found if (line["scheme"], seed) not in finished]
-            append(results, new)
-            lines += new
-    return Report([scheme_table(schemes, budget, lines), *frequency_tables(lines)], lambda figure: draw(figure, lines))
+        with TemporaryDirectory(ignore_cleanup_errors=True) as scratch:  # Windows does not remove files that are mapped
+            prepare(budget, Path(scratch))
+            for scheme, seed, directory in missing:
+                print(f"{scheme}, seed {seed} ...", file=sys.stderr, flush=True)
+                found = train_one(scheme, seed, budget, Path(scratch), directory)
+                new = [line for line in found if (line["scheme"], seed) not in finished]
+                append(RESULTS, new)
+                lines += new
+    return Report([scheme_table(schemes, budget, lines)], lambda figure: draw(figure, lines))
 
 
 def read_results(path: Path, budget: Budget) -> list[Line]:
@@ -91,14 +82,12 @@ def append(path: Path, lines: list[Line]) -> None:
             file.write(json.dumps(line) + "\n")
 
 
-SIZES = ("seeds", "tokens/s", "cache B/token", "parameters")  # the last columns
-
-
 def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) -> Table:
     """The schemes with results, best first by the mean at the trained length."""
+    sizes = ("seeds", "tokens/s", "cache B/token", "parameters")
     table = Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {budget.length} tokens at a time",
-        ("scheme", "changes", *(f"{times} x" for times in MULTIPLES), *SIZES),
+        ("scheme", "changes", *(f"{times} x" for times in MULTIPLES), *sizes),
         notes=[
             f"{budget.steps} steps of {budget.batch_size} x {budget.length} tokens, {budget.n_layers} layers of "
             f"{budget.dim}, {budget.n_heads} heads; each column is of the same validation text.",
@@ -115,8 +104,8 @@ def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) ->
             mean, deviation = bits[scheme].get(times, (None, None))
             cells.append("-" if mean is None else f"{mean:.3f}" + (f" ±{deviation:.3f}" if len(runs) > 1 else ""))
         speed = round(statistics.median(line["tokens_per_second"] for line in runs))
-        sizes = (runs[0]["cache_bytes_per_token"], runs[0]["parameters"])
-        table.rows.append((scheme, SCHEMES[scheme].changes, *cells, len(runs), speed, *sizes))
+        measured = (len(runs), speed, runs[0]["cache_bytes_per_token"], runs[0]["parameters"])
+        table.rows.append((scheme, SCHEMES[scheme].changes, *cells, *measured))
     return table
 
 
@@ -128,15 +117,6 @@ def mean_bits(lines: list[Line], scheme: str) -> dict[int, tuple[float, float]]:
         if values and None not in values:
             bits[times] = statistics.mean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     return bits
-
-
-def frequency_tables(lines: list[Line]) -> list[Table]:
-    """The change of the learnable frequencies in training, which start at RoPE's."""
-    rows = [(line["seed"], f"{line['moved']:.0%}") for line in lines if "moved" in line]
-    if not rows:
-        return []
-    title = "learnable: relative change of a frequency in training, median over the pairs"
-    return [Table(title, ("seed", "change"), sorted(rows))]
 
 
 PLACES = {"table": "rotation table", "embedding": "embedding", "bias": "bias of the scores", "score": "score function"}

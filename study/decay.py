@@ -1,7 +1,6 @@
 """Long-term decay: RoFormer's bound (section 3.4.3) and the inner product itself, over distance."""
 
 import math
-from itertools import cycle
 from typing import Any
 
 import torch
@@ -10,62 +9,54 @@ from torch import Tensor
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .rotation_examples import rotate_to
-from .topic import COLORS, HeadDim, Report, Table
+from .topic import COLORS, Report, Table
 
+D = 128  # width of the head
 THETAS = (100.0, 10000.0, 500000.0)  # bases of the frequencies
-LENGTH = 4096  # the largest distance
+LENGTH = 2**12  # the largest distance
 PAIRS = 2000  # of random q and k
 
 
-def inner(dim: int, length: int, theta: float) -> Tensor:
-    """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (length + 1,)."""
-    rotated = rotate_to(torch.ones(dim), torch.arange(length + 1), precompute_freqs_cis(dim, length + 1, theta))
-    return rotated.sum(-1) / dim  # (length + 1,): row 0 is not rotated, so this is its product with row n
+def inner(theta: float) -> Tensor:
+    """q . k for q = k = ones, by distance, as a fraction of what it is at distance 0: (LENGTH + 1,)."""
+    rotated = rotate_to(torch.ones(D), torch.arange(LENGTH + 1), precompute_freqs_cis(D, LENGTH + 1, theta))
+    return rotated.sum(-1) / D  # (LENGTH + 1,): row 0 is not rotated, so this is its product with row n
 
 
-def bound(dim: int, length: int, theta: float) -> Tensor:
-    """RoFormer's bound on |q . k| for q = k = ones, by distance n, relative to q . k at distance 0: (length + 1,).
+def bound(theta: float) -> Tensor:
+    """RoFormer's bound on |q . k| for q = k = ones, by distance n, relative to q . k at distance 0: (LENGTH + 1,).
 
     Equation 37 bounds the product by max |h_(i+1) - h_i| times |S_1| + .. + |S_(D/2)|, where S_m is the sum of
     exp(j n theta_i) over the first m pairs. Here every h_i is 2 and h_(D/2) is 0, so the maximum is 2, and q . k at
     distance 0 is D. The relative bound is therefore the mean of |S_m|. At distance 0 it is (D/2 + 1) / 2.
     """
-    sums = precompute_freqs_cis(dim, length + 1, theta).cumsum(-1)  # (length + 1, D/2)
+    sums = precompute_freqs_cis(D, LENGTH + 1, theta).cumsum(-1)  # (LENGTH + 1, D/2)
     return sums.abs().mean(-1)
 
 
-def falling_bound(dim: int, length: int, theta: float) -> Tensor:
-    """The same bound if h_i = 2 (1 - 2i/D) instead, which falls evenly to h_(D/2) = 0: (length + 1,).
-
-    The maximum of |h_(i+1) - h_i| is then 4/D, and the product at distance 0 is D/2 + 1.
-    """
-    return bound(dim, length, theta) * (4 / dim) * (dim / 2) / (dim / 2 + 1)
-
-
-def decay(
-    head_dim: HeadDim = 128,
-) -> Report:
+def decay() -> Report:
     """Long-term decay: RoFormer's bound and the inner product itself, over distance."""
     names = [f"{theta:g}" for theta in THETAS]
-    distances = [0, *(2**i for i in range(LENGTH.bit_length()))]
-    products = [inner(head_dim, LENGTH, theta) for theta in THETAS]
-    bounds = [bound(head_dim, LENGTH, theta) for theta in THETAS]
-    falling = falling_bound(head_dim, LENGTH, THETAS[1])
+    products = [inner(theta) for theta in THETAS]
+    bounds = [bound(theta) for theta in THETAS]
+    # The bound if h_i = 2 (1 - 2i/D) instead, which falls evenly to h_(D/2) = 0. The maximum of |h_(i+1) - h_i| is then
+    # 4/D instead of 2, and the product at distance 0 is D/2 + 1 instead of D.
+    falling = bounds[1] * (4 / D) / 2 * D / (D / 2 + 1)
     curves = Table(
-        f"q . k for q = k = ones, head_dim {head_dim}, and RoFormer's bound on it; both divided by q . k at distance 0",
+        f"q . k for q = k = ones, head_dim {D}, and RoFormer's bound on it; both divided by q . k at distance 0",
         ("distance", *(f"q.k {name}" for name in names), *(f"bound {name}" for name in names), f"falling {names[1]}"),
         notes=[
             "The number after q.k and bound is the base. No q . k can exceed 1 here, so a bound above 1 says nothing.",
             "falling: the bound for vectors whose products fall evenly, from 2 in the first pair to 0 after the last.",
         ],
     )
-    for d in distances:
+    for d in (0, *(2**i for i in range(13))):  # 0, 1, 2, 4 .. LENGTH
         cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
         curves.rows.append((d, *cells))
-    return Report([curves, random_pairs(head_dim)], lambda figure: draw(figure, names, products, bounds))
+    return Report([curves, random_pairs()], lambda figure: draw(figure, names, products, bounds))
 
 
-def random_pairs(D: int) -> Table:
+def random_pairs() -> Table:
     """The spread of the scores of independent random q and k, which does not depend on the distance."""
     q, k = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
     table = Table(
@@ -73,7 +64,7 @@ def random_pairs(D: int) -> Table:
         ("distance", *(f"{theta:g}" for theta in THETAS)),
         notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
     )
-    for distance in (0, 1, 16, 256, 4096):
+    for distance in (0, 1, 16, 256, LENGTH):
         cells = []
         for theta in THETAS:
             rotation = precompute_freqs_cis(D, distance + 1, theta)[-1:]  # (1, D/2)
@@ -102,14 +93,14 @@ def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Ten
     figure.set_size_inches(9, 4.5)
     left, right = figure.subplots(1, 2)
     for axes, curves in ((left, products), (right, bounds)):
-        for name, color, dash, curve in zip(names, cycle(COLORS), cycle(("-", "--", "-.", ":")), curves):
+        for name, color, dash, curve in zip(names, COLORS, ("-", "--", "-."), curves):
             middles, means, lowest, highest = zip(*quarter_octaves(curve))
             axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
             axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)
         axes.set_xscale("symlog", linthresh=1)
-        ticks = [0, *(10**i for i in range(len(str(len(curves[0])))) if 10**i < len(curves[0]))]
+        ticks = (0, 1, 10, 100, 1000)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
-        axes.set_xlim(0, len(curves[0]) - 1)
+        axes.set_xlim(0, LENGTH)
         axes.set_xlabel("distance m - n, in tokens")
         axes.grid(alpha=0.3)
     left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")

@@ -4,18 +4,11 @@ from typing import Annotated
 
 import torch
 
-from .positions.rope_forms import (
-    RopeForm,
-    chatglm_family,
-    chatglm_ids,
-    half_pairs,
-    neighbour_pairs,
-    plain_forms,
-    prompt_length,
-)
+from .positions.rope_forms import RopeForm, chatglm_family, chatglm_ids, half_pairs, neighbour_pairs, plain_forms
 from .topic import Report, Table
 
 HEAD_DIM, LENGTH, HEADS = 64, 512, 12
+PROMPT = 128  # tokens of ChatGLM's prompt, at the beginning of LENGTH
 
 
 def forms(
@@ -31,26 +24,18 @@ def forms(
             "to LLaMA's order: x[..., order] puts pairs where LLaMA has them; shown: order's first four and last.",
         ],
     )
-    tables = [table]
-    measured = list(chatglm_family(HEAD_DIM, LENGTH) if chatglm else plain_forms(HEAD_DIM, LENGTH))
-    if chatglm:
-        table.columns = (*table.columns, "angle of pair i")
-        tables.append(id_table())
-    with torch.no_grad():
-        for form in measured:
-            deviation = float((form.rotate(x).double() - form.in_float64(x)).abs().max())
-            row = (form.name, f"{deviation:.1e}", channel_order(form), form.angle)
-            table.rows.append(row[: len(table.columns)])
-    return Report(tables)
+    for form in chatglm_family(HEAD_DIM, LENGTH, PROMPT) if chatglm else plain_forms(HEAD_DIM, LENGTH):
+        deviation = float((form.rotate(x).double() - form.in_float64(x)).abs().max())
+        table.rows.append((form.name, f"{deviation:.1e}", channel_order(form)))
+    return Report([table, id_table()] if chatglm else [table])
 
 
 def id_table() -> Table:
     """The two position ids of ChatGLM-6B around the end of the prompt."""
-    context = prompt_length(LENGTH)
-    places = [0, 1, *range(context - 2, context + 3), LENGTH - 1]
-    ids = chatglm_ids(LENGTH, context)  # (2, T)
+    places = [0, 1, *range(PROMPT - 2, PROMPT + 3), LENGTH - 1]
+    ids = chatglm_ids(LENGTH, PROMPT)  # (2, T)
     return Table(
-        f"ChatGLM-6B's two ids of each token: a prompt of {context} tokens, the last one the mask, "
+        f"ChatGLM-6B's two ids of each token: a prompt of {PROMPT} tokens, the last one the mask, "
         "then generated tokens",
         ("token", *map(str, places)),
         [("first id", *ids[0, places].tolist()), ("second id", *ids[1, places].tolist())],
@@ -58,9 +43,8 @@ def id_table() -> Table:
 
 
 def channel_order(form: RopeForm) -> str:
-    dim = form.pairs.numel()
-    if torch.equal(form.pairs, neighbour_pairs(dim)):
+    if torch.equal(form.pairs, neighbour_pairs(HEAD_DIM)):
         return "none needed"
     permutation = form.pairs.flatten().tolist()
-    kind = "halves" if torch.equal(form.pairs, half_pairs(dim)) else "halves of each half"
+    kind = "halves" if torch.equal(form.pairs, half_pairs(HEAD_DIM)) else "halves of each half"
     return f"{kind}: {', '.join(map(str, permutation[:4]))} .. {permutation[-1]}"

@@ -1,10 +1,8 @@
 """The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
 
-from collections.abc import Sequence
 from copy import deepcopy
 from itertools import accumulate
-from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,15 +10,34 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.cache import KVCache
-from model.cli.machine import check_memory
 from model.config import ModelArgs
-from model.decoding.batches import generate
-from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
 
-from .topic import ORANGE, SKY, Report, Table, open_model, short
+from .topic import ORANGE, SKY, Report, Table, short
 
-LATER_CALLS = (1, 1, 1, 3, 1)  # tokens of each call after the first, which has the prompt
+CALLS = (6, 1, 1, 1, 3, 1)  # tokens of each call; the first one has the prompt
+
+
+def cache() -> Report:
+    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
+    network = random_network()
+    tokens = torch.randint(network.args.vocab_size, (1, sum(CALLS)))
+    filled = cache_of_nan(network.args)
+    calls = measure_calls(network, tokens, CALLS, filled)
+    table = call_table(calls)
+    off_by_one = error_of_wrong_start_pos(network, tokens, calls[-1].start_pos, filled)
+    table.notes.append(f"the last call with start_pos one too small: logits differ by {short(off_by_one)}")
+    return Report([table], lambda figure: draw(figure, calls, filled.max_seq_len))
+
+
+def random_network() -> Transformer:
+    """A small network with weights large enough for logits of about 1."""
+    torch.manual_seed(0)
+    model = Transformer(ModelArgs(64, 2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=16))
+    for weight in model.parameters():
+        if weight.ndim == 2:
+            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
+    return model.eval()
 
 
 def cache_of_nan(args: ModelArgs) -> KVCache:
@@ -48,64 +65,22 @@ class Call(NamedTuple):
     uncached: int  # multiplications without it
     difference: float
 
-    @property
-    def end(self) -> int:
-        """The number of slots read, which are those of all tokens so far."""
-        return self.start_pos + self.T
-
-
-def cache(
-    model: Annotated[Path | None, "a trained model (default: a small random network)"] = None,
-    prompt: Annotated[str, "prompt of the trained model, which continues it greedily"] = "Once upon a time",
-) -> Report:
-    """The KV cache, call by call: slots written and read, work saved, and equal logits."""
-    later = sum(LATER_CALLS)
-    if model is None:
-        network, tokenizer = random_network(), None
-        tokens = torch.randint(network.args.vocab_size, (1, 6 + later))
-    else:
-        network, tokenizer = open_model(model)
-        ids = tokenizer.encode(prompt)
-        tokens = torch.tensor([ids + [token for (token,) in generate(network, [ids], later) if token is not None]])
-    args = network.args
-    check_memory(8 * args.n_layers * args.n_kv_heads * args.head_dim * args.max_seq_len, "the cache")
-    filled = cache_of_nan(args)
-    measured = measure_calls(network, tokens, (tokens.shape[1] - later, *LATER_CALLS), filled, tokenizer)
-    off_by_one = error_of_wrong_start_pos(network, tokens, measured[-1].start_pos, filled)
-    tables = [call_table(measured), cache_table(filled, args, off_by_one)]
-    return Report(tables, lambda figure: draw(figure, measured, filled.max_seq_len))
-
-
-def random_network() -> Transformer:
-    """A small network with weights large enough for logits of about 1."""
-    torch.manual_seed(0)
-    model = Transformer(ModelArgs(64, 2, n_heads=4, n_kv_heads=2, vocab_size=256, max_seq_len=16))
-    for weight in model.parameters():
-        if weight.ndim == 2:
-            torch.nn.init.normal_(weight, std=weight.shape[1] ** -0.5)
-    return model.eval()
-
 
 @torch.no_grad()
-def measure_calls(
-    model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: KVCache, tokenizer: Tokenizer | None
-) -> list[Call]:
+def measure_calls(model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: KVCache) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
-    for size, end in zip(sizes, accumulate(sizes)):
-        start = end - size
-        new = tokens[:, start:end]  # (1, size)
+    for T, end in zip(sizes, accumulate(sizes)):
+        start = end - T
         before = written_slots(cache)
-        logits, cached = logits_and_multiplications(model, new, start, cache)  # (1, size, V)
+        logits, cached = logits_and_multiplications(model, tokens[:, start:end], start, cache)  # (1, T, V)
         plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
-        name = "decode" if size == 1 else "chunk"
+        name = "decode" if T == 1 else "chunk"
         if start == 0:
             name = "prefill"
-        if tokenizer is not None:
-            name += f" {tokenizer.decode(new[0].tolist())!r}"
         written = sorted(written_slots(cache) - before)
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, start, size, written, cached, uncached, difference))
+        calls.append(Call(name, start, T, written, cached, uncached, difference))
     return calls
 
 
@@ -127,14 +102,12 @@ def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, start_pos: int,
     return (model(new, start_pos - 1, copy) - right).abs().max().item()
 
 
-COSTS = ("multiplications", "without cache", "ratio", "logits differ by")  # the last columns
-
-
 def call_table(calls: list[Call]) -> Table:
     """A row for each call, and their sum."""
+    measured = ("multiplications", "without cache", "ratio", "logits differ by")
     table = Table(
         "Each forward call: T new tokens at start_pos",
-        ("call", "T", "start_pos", "slots written", "slots read", "visible scores", *COSTS),
+        ("call", "T", "start_pos", "slots written", "slots read", "visible scores", *measured),
         notes=[
             "visible scores: those of the T x S scores that the mask does not hide; in the last T columns, a triangle.",
             "multiplications: of all matrix products; without cache: the same logits from a call on all tokens so far.",
@@ -142,42 +115,24 @@ def call_table(calls: list[Call]) -> Table:
         ],
     )
     for call in calls:
-        written, read = slot_range(call.written), slot_range(range(call.end))
-        visible = sum(range(call.start_pos + 1, call.end + 1))  # the first new token sees start_pos + 1 keys
-        scores = f"{visible} of {call.T * call.end}"
-        costs = cost_cells(call.cached, call.uncached, call.difference)
-        table.rows.append((call.name, call.T, call.start_pos, written, read, scores, *costs))
-    total, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
+        end = call.start_pos + call.T
+        first, last = call.written[0], call.written[-1]
+        written = f"{first}-{last}" if last > first else first
+        visible = sum(range(call.start_pos + 1, end + 1))  # the first new token sees start_pos + 1 keys
+        row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible} of {call.T * end}")
+        table.rows.append((*row, *cost_cells(call.cached, call.uncached, call.difference)))
+    T, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
     costs = cost_cells(cached, uncached, max(call.difference for call in calls))
-    table.rows.append(("all", total, "", "", "", "", *costs))
+    table.rows.append(("all", T, "", "", "", "", *costs))
     return table
-
-
-def slot_range(slots: Sequence[int]) -> str:
-    return str(slots[0]) if len(slots) == 1 else f"{slots[0]}-{slots[-1]}"
 
 
 def cost_cells(cached: int, uncached: int, difference: float) -> list[str]:
     return [f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(difference)]
 
 
-def cache_table(cache: KVCache, args: ModelArgs, off_by_one: float) -> Table:
-    """The size of the cache, and what a wrong start_pos does."""
-    keys = cache.layers[0].keys
-    slot_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in cache.layers) // cache.max_seq_len
-    ungrouped_bytes = slot_bytes * args.n_heads // args.n_kv_heads
-    rows = [
-        ("keys and values of a layer, each (B, K, max_seq_len, D)", f"{tuple(keys.shape)} {str(keys.dtype)[6:]}"),
-        ("bytes a slot: 2 x L x K x D numbers", f"{slot_bytes:,}"),
-        (f"bytes a slot if all {args.n_heads} query heads had separate keys and values", f"{ungrouped_bytes:,}"),
-        ("the last call with start_pos one too small: logits differ by", short(off_by_one)),
-    ]
-    return Table("The cache", ("what", "how much"), rows)
-
-
-def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:
+def draw(figure: Any, calls: list[Call], slots: int) -> None:
     """The slots that each call writes and reads, and beside them the work of the call."""
-    slots = max_seq_len if max_seq_len <= 64 else calls[-1].end  # a long cache would leave no room for the calls
     figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
     left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
     rows = list(range(len(calls)))
@@ -186,8 +141,7 @@ def draw(figure: Any, calls: list[Call], max_seq_len: int) -> None:
     left.barh(rows, slots, left=-0.5, color="white", label="empty", **edge)
     left.barh(rows, starts, left=-0.5, color=SKY, label="written earlier, read now", **edge)
     left.barh(rows, sizes, left=[start - 0.5 for start in starts], color=ORANGE, label="written now, then read", **edge)
-    if slots <= 64:
-        left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
+    left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
     left.set_yticks(rows, [f"{call.name}, T = {call.T}, start_pos = {call.start_pos}" for call in calls])
     left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
     left.xaxis.get_major_locator().set_params(integer=True)

@@ -13,9 +13,11 @@ from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .clocks import frequencies
-from .rotation_examples import rotation_matrix
-from .topic import BLUE, ORANGE, HeadDim, ModelPath, Report, Table, Theta, open_model, open_windows
+from .positions.rope_forms import block_diagonal
+from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_model, open_windows
 
+D = 128  # width of the head that is built by hand
+BASE = 10000.0
 KEYS = 64  # keys that share the softmax weight in the second table
 FAST_PAIRS = 8  # of the head that uses its fastest pairs only
 LONG = 30.0  # the longer of the two lengths of q and k
@@ -23,20 +25,18 @@ LONG = 30.0  # the longer of the two lengths of q and k
 
 def lookback(
     distance: Annotated[int, "how far the head looks back, in tokens", Range(0, 10_000)] = 5,
-    head_dim: HeadDim = 128,
-    theta: Theta = 10000.0,
 ) -> Report:
     """A head that looks five tokens back: its W_q and W_k, chosen by hand, and its score over distance."""
-    freqs = frequencies(head_dim, theta)  # (D/2,)
-    table = precompute_freqs_cis(head_dim, distance + 1, theta)  # (distance + 1, D/2)
-    wk = torch.eye(head_dim)  # (D, D)
-    wq = rotation_matrix(table[distance].conj()) @ wk  # (D, D): pair i of q is at -distance theta_i from that of k
+    freqs = frequencies(D, BASE)  # (D/2,)
+    rotation = precompute_freqs_cis(D, distance + 1, BASE)[distance]  # (D/2,)
+    wk = torch.eye(D)  # (D, D)
+    wq = block_diagonal(rotation.conj()[None])[0] @ wk  # (D, D): pair i of q is at -distance theta_i from that of k
     longest = max(4 * distance, 16)
-    scores = {"W_q = W_k": scores_by_distance(wk, wk, longest, theta)}  # (longest + 1,) each
-    scores[f"alpha_i = -{distance} theta_i"] = scores_by_distance(wq, wk, longest, theta)
+    scores = {"W_q = W_k": scores_by_distance(wk, wk, longest)}  # (longest + 1,) each
+    scores[f"alpha_i = -{distance} theta_i"] = scores_by_distance(wq, wk, longest)
     near = range(max(distance - 2, 0), distance + 3)
     by_distance = Table(
-        f"Score by distance, head of {head_dim}, base {theta:g}; 1 is the largest score that vectors of this norm have",
+        f"Score by distance, head of {D}, base {BASE:g}; 1 is the largest score that vectors of this norm have",
         ("distance", *scores),
         [(n, *(f"{curve[n]:.2f}" for curve in scores.values())) for n in sorted({0, 1, *near, 2 * distance, longest})],
     )
@@ -64,48 +64,41 @@ def angles(
     model: ModelPath = None,
     layer: Annotated[int, "layer of the head", Range(0)] = 1,
     head: Annotated[int, "query head", Range(0)] = 0,
-    windows: Annotated[int, "number of texts of one context each", Range(1)] = 16,
 ) -> Report:
     """The angle alpha_i between the mean key and the mean query of a trained head, beside -theta_i."""
     network, tokenizer = open_model(model)
     args = network.args
     if layer >= args.n_layers or head >= args.n_heads:
         raise ValueError(f"layer {layer}, head {head}: the model has {args.n_layers} layers of {args.n_heads} heads")
-    texts, name = open_windows(model, (), tokenizer, windows, args.max_seq_len)
-    projected: list[Tensor] = []
-    hooks = [
-        network.get_submodule(f"layers.{layer}.attention.{name}").register_forward_hook(
-            lambda module, inputs, output: projected.append(output)
-        )
-        for name in ("wq", "wk")
-    ]
+    texts, name = open_windows(model, tokenizer, args.max_seq_len)
+    attention: Any = network.layers[layer].attention
+    inputs: list[Tensor] = []
+    hook = attention.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     with torch.no_grad():
         network(texts)
-    for hook in hooks:
-        hook.remove()
+        means = [w(inputs[0]).mean((0, 1)).view(-1, args.head_dim // 2, 2) for w in (attention.wq, attention.wk)]
+    hook.remove()
     kv_head = head * args.n_kv_heads // args.n_heads
-    means = [x.unflatten(-1, (-1, args.head_dim)).mean((0, 1)) for x in projected]  # (H, D), (K, D)
-    q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in (means[0][head], means[1][kv_head]))  # (D/2,)
+    q, k = torch.view_as_complex(means[0][head]), torch.view_as_complex(means[1][kv_head])  # (D/2,) each
     freqs = frequencies(args.head_dim, args.rope_theta)  # (D/2,)
     alpha = (q * k.conj()).angle()  # (D/2,)
     table = Table(
         f"Layer {layer}, head {head}: mean query against mean key, before the rotation",
         ("pair i", "-theta_i", "alpha_i", "|q_i| |k_i|"),
         [(i, f"{-freqs[i]:.2f}", f"{alpha[i]:.2f}", f"{(q[i] * k[i]).abs():.2f}") for i in range(len(freqs))],
-        [f"means over {windows} texts of {args.max_seq_len} tokens from {name}."],
+        [f"means over {len(texts)} texts of {args.max_seq_len} tokens from {name}."],
     )
     return Report([table])
 
 
-def scores_by_distance(wq: Tensor, wk: Tensor, longest: int, theta: float) -> Tensor:
+def scores_by_distance(wq: Tensor, wk: Tensor, longest: int) -> Tensor:
     """Scores of a query at ``longest`` with keys at distances 0 .. longest: (longest + 1,), relative to |q| |k|.
 
     Every token is the same vector x, so the scores depend on the positions alone.
     """
-    D = len(wq)
     x = torch.ones(D)
     xq, xk = ((w @ x).expand(1, longest + 1, 1, D) for w in (wq, wk))  # (1, longest + 1, 1, D) each
-    xq, xk = apply_rotary_emb(xq, xk, precompute_freqs_cis(D, longest + 1, theta))
+    xq, xk = apply_rotary_emb(xq, xk, precompute_freqs_cis(D, longest + 1, BASE))
     scores = xk[0, :, 0] @ xq[0, -1, 0]  # (longest + 1,): by position of the key
     return scores.flip(0) / D  # D is |q| |k|
 

@@ -7,22 +7,22 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from model.ranges import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
-from .topic import COLORS, HeadDim, Report, Table, Theta, short
+from .topic import COLORS, Report, Table
 
 VECTORS = ("1,0,1,0", "0,1,0,1", "1,1,1,1", "1,-1,1,-1", "0.5,0.5,0.5,0.5")
-DEFAULT_THETA = 10000.0
+THETA = 10000.0
+DISTANCE = 7  # of the query from the key, in positions
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
 
-def exact(m: int, vector: tuple[float, ...], theta: float) -> list[float]:
+def exact(m: int, vector: tuple[float, ...]) -> list[float]:
     """The four numbers of position m in float64, because float32 rounds cos 0.01 to just below 0.99995."""
     numbers = []
     for i in (0, 1):
-        rotated = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * theta ** (-2 * i / 4))
+        rotated = complex(*vector[2 * i : 2 * i + 2]) * cmath.rect(1, m * THETA ** (-2 * i / 4))
         numbers += [rotated.real, rotated.imag]
     return numbers
 
@@ -39,35 +39,34 @@ def four_numbers(text: str) -> tuple[float, ...]:
 
 
 def rotate(
-    theta: Theta = DEFAULT_THETA,
     vectors: Annotated[tuple[str, ...], "vectors of four numbers, at positions 0, 1, 2 ..."] = VECTORS,
 ) -> Report:
     """The worked example: vectors of four numbers, rotated pair by pair."""
     rows = [four_numbers(vector) for vector in vectors]
-    angles = precompute_freqs_cis(4, len(rows), theta).angle() % (2 * torch.pi)  # (vectors, 2)
+    angles = precompute_freqs_cis(4, len(rows)).angle() % (2 * torch.pi)  # (vectors, 2)
     table = Table(
         "The five vectors, rotated" if vectors == VECTORS else "The vectors, rotated",
         ("position", "vector", "pair 0", "pair 1", "angles", "pair 0 rotated", "pair 1 rotated"),
     )
     for m, vector in enumerate(rows):
-        rotated = exact(m, vector, theta)
+        rotated = exact(m, vector)
         cells = [f"{value:.4f}" for value in rotated]
         plain = [f"{value:g}" for value in vector]
         by = ", ".join(f"{angle:.4g}" for angle in angles[m].tolist())
         pairs = [f"[{a}, {b}]" for a, b in (plain[:2], plain[2:], cells[:2], cells[2:])]
         table.rows.append((m, f"[{', '.join(plain)}]", *pairs[:2], by, *pairs[2:]))
-    return Report([table], lambda figure: draw_rotate(figure, theta))
+    return Report([table], draw_rotate)
 
 
-def draw_rotate(figure: Any, theta: float) -> None:
+def draw_rotate(figure: Any) -> None:
     """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles."""
     figure.set_size_inches(9, 4.8)
     x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
-    table = precompute_freqs_cis(4, 5, theta)  # (5, 2)
+    table = precompute_freqs_cis(4, 5)  # (5, 2)
     rotated = torch.view_as_complex(rotate_to(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
     for i, axes in enumerate(figure.subplots(1, 2)):
         plane(axes, 1.35)
-        rate = theta ** (-2 * i / 4)
+        rate = THETA ** (-2 * i / 4)
         for m in range(5):
             tip = complex(rotated[m, i])
             arrow(axes, tip, COLORS[m], label=f"position {m}: {m * rate:g} rad")
@@ -87,39 +86,28 @@ def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
     return apply_rotary_emb(rows, rows, table[positions])[0][0, :, 0]  # (positions, D)
 
 
-def relative(
-    head_dim: HeadDim = 64,
-    distance: Annotated[int, "m - n", Range(0, 100_000)] = 7,
-    theta: Theta = DEFAULT_THETA,
-) -> Report:
+def relative() -> Report:
     """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
-    D = head_dim
+    D = 64
     random = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(0))
     (x, y), wq, wk = random.split((2, D, D))  # (D,) each, (D, D) each
     wq, wk = wq / D**0.5, wk / D**0.5
-    n = torch.arange(SHIFTS[-1] + 1)  # positions of y; x is at n + distance
-    rotations = precompute_freqs_cis(D, len(n) + distance, theta)  # (positions, D/2)
-    q, k = rotate_to(wq @ x, n + distance, rotations), rotate_to(wk @ y, n, rotations)  # (positions, D) each
-    moved_x, moved_y = rotate_to(x, n + distance, rotations), rotate_to(y, n, rotations)  # (positions, D) each
+    n = torch.arange(SHIFTS[-1] + 1)  # positions of y; x is at n + DISTANCE
+    rotations = precompute_freqs_cis(D, len(n) + DISTANCE)  # (positions, D/2)
+    q, k = rotate_to(wq @ x, n + DISTANCE, rotations), rotate_to(wk @ y, n, rotations)  # (positions, D) each
+    moved_x, moved_y = rotate_to(x, n + DISTANCE, rotations), rotate_to(y, n, rotations)  # (positions, D) each
     scores = (q * k).sum(-1)  # (positions,)
     embedding_scores = ((moved_x @ wq.T) * (moved_y @ wk.T)).sum(-1)  # (positions,)
     norms = q.norm(dim=-1) / (wq @ x).norm()  # (positions,)
     columns = (scores, embedding_scores, norms)
     table = Table(
-        f"One q and one k, {distance} apart, at increasing positions",
+        f"One q and one k, {DISTANCE} apart, at increasing positions",
         ("n", "m", "q and k rotated", "embedding rotated", "norm of q, rotated / plain"),
-        [(shift, shift + distance, *(f"{column[shift]:.4f}" for column in columns)) for shift in SHIFTS],
-        [f"smallest, largest and spread: over all n from 0 to {SHIFTS[-1]}."],
+        [(shift, shift + DISTANCE, *(f"{column[shift]:.4f}" for column in columns)) for shift in SHIFTS],
+        [f"smallest and largest: over all n from 0 to {SHIFTS[-1]}."],
     )
     table.rows += [
         ("smallest", "", *(f"{column.min():.4f}" for column in columns)),
         ("largest", "", *(f"{column.max():.4f}" for column in columns)),
-        ("spread", "", *(short(float(column.max() - column.min())) for column in columns)),
     ]
     return Report([table])
-
-
-def rotation_matrix(freqs_cis: Tensor) -> Tensor:
-    """The rotation matrix of one position, made by rotating the unit vectors: (D/2,) -> (D, D)."""
-    unit = torch.eye(2 * len(freqs_cis))[:, None, None]  # (D, 1, 1, D): a batch of unit vectors
-    return apply_rotary_emb(unit, unit, freqs_cis[None])[0][:, 0, 0].T  # (D, D)

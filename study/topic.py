@@ -12,11 +12,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.files import write_atomically
-from model.ranges import Range
 from model.text.prepare import load_dataset
-from model.text.sources import open_documents
+from model.text.sources import PYTHON_DOCS, open_documents
 from model.text.tokenizer import Tokenizer
-from model.training.config import CONFIG_FILE
 from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
 from model.weights import Checkpoint
@@ -29,10 +27,7 @@ from .positions import SCHEMES
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
-MAX_HEAD_DIM = 1024  # four times the width of any head that was published
-HeadDim = Annotated[int, "width of one head", Range(2, MAX_HEAD_DIM)]
-# Outside of this range, angles are NaN or meaningless.
-Theta = Annotated[float, "base of the frequencies", Range(1, 1e30)]
+WINDOWS = 16  # texts on which a trained model is measured, if its validation text is long enough
 ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 
 
@@ -113,33 +108,24 @@ def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
     return checkpoint.model(network=network).float().eval(), checkpoint.tokenizer()
 
 
-def open_windows(
-    path: Path | None, data: tuple[str, ...], tokenizer: Tokenizer, windows: int, length: int
-) -> tuple[Tensor, str]:
-    """Test texts of ``length`` tokens, evenly spaced over a longer text, (windows, length), and the name of that text.
+def open_windows(path: Path | None, tokenizer: Tokenizer, length: int, most: int = WINDOWS) -> tuple[Tensor, str]:
+    """At most ``most`` texts of ``length`` tokens, evenly spaced over a longer text, (windows, length), and its name.
 
-    It is the end of ``data``, or else the model's validation text. Raises ValueError if there is no such text, or if it
-    has fewer than ``windows * length`` tokens.
+    That text is the validation text of a run, and the end of the documentation bundled with Python for other models.
+    Raises ValueError if it is shorter than ``length``.
     """
     path = path or newest_run()
-    needed = windows * length
-    if data:
-        text = "".join(open_documents(data).texts())
-        ids = np.array(tokenizer.encode(text[-16 * needed :]))  # a token has fewer than 16 characters on average
-        name = f"the end of {', '.join(data)}"
+    trained_on = read_run_data_args(path)
+    if trained_on is None:
+        text = "".join(open_documents((PYTHON_DOCS,)).texts())
+        ids = np.array(tokenizer.encode(text[-16 * most * length :]))  # a token has fewer than 16 characters on average
+        name = f"the end of {PYTHON_DOCS}"
     else:
-        trained_on = read_run_data_args(path)
-        if trained_on is None:
-            raise ValueError(f"{path} has no {CONFIG_FILE} that names its training text: give the text with --data")
-        try:
-            ids = load_dataset(path).val
-        except ValueError as error:
-            raise ValueError(f"the text of {path} cannot be read ({error}): give the text with --data") from None
+        ids = load_dataset(path).val
         name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"
-    if len(ids) < needed:
-        raise ValueError(
-            f"{name} has {len(ids)} tokens, {needed} are needed: give more text with --data, or fewer --windows"
-        )
+    windows = min(most, len(ids) // length)
+    if windows == 0:
+        raise ValueError(f"{name} has {len(ids)} tokens, {length} are needed: name a run with a longer text")
     starts = np.linspace(0, len(ids) - length, windows).astype(int)
     return torch.from_numpy(np.stack([ids[start : start + length] for start in starts]).astype(np.int64)), name
 

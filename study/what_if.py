@@ -1,11 +1,10 @@
 """A trained model with another rotation: which changes raise its loss, and which do not."""
 
 import copy
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 
-from model.ranges import Range
 from model.rope import precompute_freqs_cis
 from model.transformer import Transformer
 from model.weights.layout import is_rotated, to_halves
@@ -16,16 +15,12 @@ SHIFT = 1000  # positions by which the whole text is moved
 STRETCH = 4  # factor by which all distances grow
 
 
-def whatif(
-    model: ModelPath = None,
-    data: Annotated[tuple[str, ...], "text whose end is tested (default: the model's validation text)"] = (),
-    windows: Annotated[int, "number of texts of one context each", Range(1)] = 16,
-) -> Report:
+def whatif(model: ModelPath = None) -> Report:
     """The loss of a trained model with another base, moved, stretched or no positions, and the other layout."""
     network, tokenizer = open_model(model)
     args = network.args
     length = args.max_seq_len
-    texts, name = open_windows(model, data, tokenizer, windows, length + 1)
+    texts, name = open_windows(model, tokenizer, length + 1)
 
     def table(end: int, theta: float) -> torch.Tensor:
         return precompute_freqs_cis(args.head_dim, end, theta, args.rope_scaling)
@@ -39,15 +34,14 @@ def whatif(
         "no rotation": (network, torch.ones_like(trained[:length])),
         "halves for neighbours": (in_halves(network), trained[:length]),
     }
-    losses = {}
+    report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"))
+    losses: dict[str, float] = {}
     for change, (changed, freqs_cis) in changes.items():
         changed.freqs_cis = freqs_cis
         with torch.no_grad():
             losses[change] = float(losses_of(changed, texts[:, :-1], texts[:, 1:], rows=1).mean())
-    first = losses["as trained"]
-    rows = [(change, f"{loss:.3f}", f"{loss - first:+.3f}") for change, loss in losses.items()]
-    notes = [f"{windows} texts of {length} tokens from {name}."]
-    report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"), rows, notes)
+        report.rows.append((change, f"{losses[change]:.3f}", f"{losses[change] - losses['as trained']:+.3f}"))
+    report.notes.append(f"{len(texts)} texts of {length} tokens from {name}.")
     return Report([report], lambda figure: draw(figure, losses))
 
 

@@ -53,7 +53,6 @@ MICROSCOPE_NAME = {"en": "the model under a microscope", "zh": "模型显微镜"
 def article(
     model: ModelPath = None,
     out: Annotated[Path, "the directory to write into"] = Path("site"),
-    data: Annotated[tuple[str, ...], "text of figure 5 (default: the model's validation text)"] = (),
     prompt: Annotated[str, "the first prompt of page.html"] = "Return the number of",
 ) -> Report:
     """The walk as web pages with live figures that run a trained model, and the page of `python -m study page`.
@@ -62,7 +61,7 @@ def article(
     """
     packed = pack_checkpoint(model)
     tokenizer = packed.checkpoint.tokenizer()
-    texts, _ = open_windows(model, data, tokenizer, 1, packed.args.max_seq_len + 1)
+    texts, _ = open_windows(model, tokenizer, packed.args.max_seq_len + 1, 1)
     facts = packed.facts | {"tokens": texts[0].tolist(), "layouts": example()}
     out.mkdir(parents=True, exist_ok=True)
     table = Table(f"{out}: open index.html in a browser; it needs no server and no internet", ("page", "bytes"))

@@ -74,11 +74,7 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
     """
     network, tokenizer = open_model(path)
     start_ids = tokenizer.encode(prompt)
-    try:
-        texts, source = open_windows(path, (), tokenizer, WINDOWS, min(LENGTH, network.args.max_seq_len) + 1)
-    except ValueError:  # a published model has no text here
-        ids = written(network, KVCache(network.args), start_ids)
-        texts, source = torch.tensor([ids]), "what the model itself writes"
+    texts, source = open_windows(path, tokenizer, min(LENGTH, network.args.max_seq_len) + 1, WINDOWS)
     rows = []
     try:
         changed = with_functions(network, conventions)

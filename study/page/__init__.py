@@ -79,9 +79,6 @@ def page(
     model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None,
     out: Annotated[Path, "the file to write"] = Path("page.html"),
     prompt: Annotated[str, "the first prompt of the page"] = "Return the number of",
-    tokenizer: Annotated[
-        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
-    ] = None,
 ) -> Report:
     """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
 
@@ -90,7 +87,7 @@ def page(
     if not out.parent.is_dir() or out.is_dir():
         raise ValueError(f"out is {out}: name a file in a directory that exists")
     packed = pack_checkpoint(model)
-    return write_page(packed, out, prompt, packed.checkpoint.tokenizer(tokenizer), docs_steps(out))
+    return write_page(packed, out, prompt, packed.checkpoint.tokenizer(), docs_steps(out))
 
 
 def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps) -> Report:

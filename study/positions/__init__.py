@@ -33,7 +33,7 @@ class Scheme(NamedTuple):
 
 SCHEMES = {
     "rope": Scheme(Transformer, "table"),
-    "linear": Scheme(Transformer, "table"),
+    "linear": Scheme(Transformer, "table"),  # this one and the next two: rope, until the context is extended
     "ntk": Scheme(Transformer, "table"),
     "yarn": Scheme(Transformer, "table"),
     "partial": Scheme(PartialRope, "table"),
@@ -49,7 +49,7 @@ SCHEMES = {
     "tupe": Scheme(Tupe, "score", any_length=False),
     "deberta": Scheme(Deberta, "score"),
 }
-SCALINGS = ("linear", "ntk", "yarn")  # RoPE's table, scaled for a context ``factor`` times as long
+SCALINGS = ("linear", "ntk", "yarn")  # RoPE's table, scaled for a longer context
 
 
 def check_scheme(scheme: str) -> str:
@@ -59,18 +59,9 @@ def check_scheme(scheme: str) -> str:
     return scheme
 
 
-def build_scheme(args: ModelArgs, scheme: str, factor: float = 1.0) -> Transformer:
-    """Build a network with random weights and the position encoding ``scheme``. Raises ValueError if it is unknown.
-
-    ``factor`` is for linear, ntk and yarn: ``args.max_seq_len`` divided by the length that the weights were trained on.
-    """
-    network = SCHEMES[check_scheme(scheme)].network
-    if scheme in SCALINGS:
-        # At factor 1 all three are plain RoPE. Only yarn needs the trained length, because it treats each pair by its
-        # number of turns within that length.
-        original = {"original_max_seq_len": max(1, round(args.max_seq_len / factor))} if scheme == "yarn" else {}
-        args = replace(args, rope_scaling=RopeScaling(cast(ScalingType, scheme), factor, **original))
-    return network(args)
+def build_scheme(args: ModelArgs, scheme: str) -> Transformer:
+    """Build a network with random weights and the position encoding ``scheme``. Raises ValueError if it is unknown."""
+    return SCHEMES[check_scheme(scheme)].network(args)
 
 
 def scheme_of(model: Transformer) -> str:
@@ -90,8 +81,10 @@ def with_more_positions(model: Transformer, times: int) -> Transformer:
 
 def scaled(model: Transformer, scaling: str, times: int) -> Transformer:
     """The same weights with ``times`` as many positions, and RoPE scaled to that length by linear, ntk or yarn."""
-    args = replace(model.args, max_seq_len=times * model.args.max_seq_len)
-    return with_weights_of(model, build_scheme(args, scaling, factor=float(times)))
+    trained = model.args.max_seq_len
+    scaling_args = RopeScaling(cast(ScalingType, scaling), float(times), original_max_seq_len=trained)
+    longer = replace(model.args, max_seq_len=times * trained, rope_scaling=scaling_args)
+    return with_weights_of(model, Transformer(longer))
 
 
 def with_weights_of(model: Transformer, longer: Transformer) -> Transformer:

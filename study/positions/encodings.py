@@ -88,13 +88,13 @@ class LearnableRope(Transformer):
         self.assigned_freqs_cis = table
 
 
-def sinusoids(dim: int, end: int, theta: float = 10000.0) -> Tensor:
+def sinusoids(dim: int, end: int) -> Tensor:
     """Sinusoidal position encodings, float32 (end, dim) (Transformer, arXiv:1706.03762, section 3.5).
 
-    PE(m, 2i) = sin(m / theta^(2i/dim)) and PE(m, 2i + 1) = cos(m / theta^(2i/dim)). These are the imaginary and the
+    PE(m, 2i) = sin(m / 10000^(2i/dim)) and PE(m, 2i + 1) = cos(m / 10000^(2i/dim)). These are the imaginary and the
     real part of RoPE's table for a head of ``dim`` channels.
     """
-    return torch.view_as_real(precompute_freqs_cis(dim, end, theta)).flip(-1).flatten(1)  # (end, dim)
+    return torch.view_as_real(precompute_freqs_cis(dim, end)).flip(-1).flatten(1)  # (end, dim)
 
 
 class Sinusoidal(NoPositions):
@@ -140,13 +140,11 @@ def distances(T: int, S: int, device: torch.device | None = None) -> Tensor:
     return keys[S - T :, None] - keys  # (T, S)
 
 
-def t5_buckets(distance: Tensor, buckets: int = 32, farthest: int = 128) -> Tensor:
-    """The bucket of each distance, int64 of the same shape (T5, arXiv:1910.10683, section 2.1, for a decoder).
+def t5_buckets(distance: Tensor) -> Tensor:
+    """The bucket of each distance, one of 32, int64 of the same shape (T5, arXiv:1910.10683, section 2.1).
 
-    The first half of the buckets hold one distance each. The rest divide the distances up to ``farthest`` evenly on a
-    logarithmic scale, and the last one holds all larger distances too.
+    The first 16 buckets hold one distance each. The rest divide the distances up to 128 evenly on a logarithmic scale,
+    and the last one holds all larger distances too.
     """
-    exact = buckets // 2
-    fraction = (distance.clamp(min=1) / exact).log() / math.log(farthest / exact)  # 0 at exact, 1 at farthest
-    logarithmic = exact + (fraction * (buckets - exact)).long()
-    return torch.where(distance < exact, distance, logarithmic.clamp(max=buckets - 1))
+    fraction = (distance.clamp(min=1) / 16).log() / math.log(128 / 16)  # 0 at distance 16, 1 at 128
+    return torch.where(distance < 16, distance, (16 + (fraction * 16).long()).clamp(max=31))

@@ -5,13 +5,11 @@ the tests check this. The plain forms have LLaMA's angles, m theta^(-2i/D) for p
 in which channels form a pair, in the arithmetic, and in the precision of the angles.
 """
 
-import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from model.rope import apply_rotary_emb, precompute_freqs_cis
@@ -25,7 +23,6 @@ class RopeForm:
     rotate: Callable[[Tensor], Tensor]  # (B, T, H, D) -> (B, T, H, D)
     pairs: Tensor  # (D/2, 2): the channels of each pair, in LLaMA's order
     angles: Tensor  # float64 (T, D/2): the angle of each pair, in radians
-    angle: str = "p theta^(-2i/D)"  # the formula of the angles
 
     def in_float64(self, x: Tensor) -> Tensor:
         """The rotation pair by pair in float64, to measure the rounding of ``rotate``: (B, T, H, D) -> (B, T, H, D)."""
@@ -39,15 +36,15 @@ class RopeForm:
         return rotated
 
 
-def exact_angles(dim: int, positions: Tensor, theta: float = 10000.0) -> Tensor:
-    """m theta^(-2i/dim) for each position m: float64 (T, dim/2). Independent of the library's table, to check it."""
-    rows = [[p * theta ** (-2 * i / dim) for i in range(dim // 2)] for p in positions.tolist()]
+def exact_angles(dim: int, positions: Tensor) -> Tensor:
+    """m 10000^(-2i/dim) for each position m: float64 (T, dim/2). Independent of the library's table, to check it."""
+    rows = [[p * 10000.0 ** (-2 * i / dim) for i in range(dim // 2)] for p in positions.tolist()]
     return torch.tensor(rows, dtype=torch.float64)  # (T, dim/2)
 
 
-def inverse_frequencies(dim: int, theta: float = 10000.0) -> Tensor:
-    """theta^(-2i/dim) of each pair in float32, as the published codes compute it: (dim/2,)."""
-    return 1 / theta ** (torch.arange(0, dim, 2).float() / dim)  # (dim/2,)
+def inverse_frequencies(dim: int) -> Tensor:
+    """10000^(-2i/dim) of each pair in float32, as the published codes compute it: (dim/2,)."""
+    return 1 / 10000.0 ** (torch.arange(0, dim, 2).float() / dim)  # (dim/2,)
 
 
 def neighbour_pairs(dim: int) -> Tensor:
@@ -84,21 +81,9 @@ def matrix(x: Tensor, R: Tensor) -> Tensor:
 
 
 def elementwise(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (1, T, 1, D) (RoFormer, equation 34)."""
+    """x cos + [-x_1, x_0, -x_3, x_2 ...] sin, with cos and sin (T, D) (RoFormer, equation 34)."""
     swapped = torch.stack((-x[..., 1::2], x[..., ::2]), -1).flatten(-2)  # (B, T, H, D)
-    return x * cos + swapped * sin
-
-
-def twice(x: Tensor) -> Tensor:
-    """Every angle twice, beside itself: (T, D/2) -> (1, T, 1, D)."""
-    return x.repeat_interleave(2, -1)[None, :, None]
-
-
-def cos_sin_of_ids(ids: Tensor, inv_freq: Tensor) -> tuple[Tensor, Tensor]:
-    """Tables for ``half_split`` in the precision of the frequencies (D/4,): (largest id + 1, D/2) each."""
-    angles = torch.outer(torch.arange(int(ids.max()) + 1, dtype=inv_freq.dtype), inv_freq)  # (largest id + 1, D/4)
-    both = torch.cat((angles, angles), -1)  # (largest id + 1, D/2)
-    return both.cos(), both.sin()
+    return x * cos[:, None] + swapped * sin[:, None]
 
 
 def chatglm_ids(length: int, context: int) -> Tensor:
@@ -111,53 +96,40 @@ def chatglm_ids(length: int, context: int) -> Tensor:
     return torch.stack((positions.clamp(max=context - 1), (positions - context + 1).clamp(min=0)))
 
 
-def prompt_length(length: int) -> int:
-    """The tokens of the prompt in a text of ``length`` tokens: a quarter of them."""
-    return math.ceil(length / 4)
-
-
 def chatglm(x: Tensor, ids: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """ChatGLM-6B: each half of the head is rotated by one of the token's two position ids.
 
-    ids (2, T); cos and sin (largest id + 1, D/2); x (B, T, H, D) -> (B, T, H, D).
+    ids (2, T); cos and sin (T, D/2); x (B, T, H, D) -> (B, T, H, D).
     """
-    rotated = []
-    for half, positions in zip(x.chunk(2, -1), ids):
-        rotated.append(half_split(half, F.embedding(positions, cos), F.embedding(positions, sin)))
-    return torch.cat(rotated, -1)  # (B, T, H, D)
+    first, second = x.chunk(2, -1)  # (B, T, H, D/2) each
+    first, second = half_split(first, cos[ids[0]], sin[ids[0]]), half_split(second, cos[ids[1]], sin[ids[1]])
+    return torch.cat((first, second), -1)  # (B, T, H, D)
 
 
-def chatglm2(x: Tensor, table: Tensor) -> Tensor:
-    """ChatGLM2: the first half of the head is rotated in neighbouring pairs, the rest stays. table (T, D/4, 2)."""
-    first_half, second_half = x.chunk(2, -1)  # (B, T, H, D/2) each
-    a, b = first_half.unflatten(-1, (-1, 2)).unbind(-1)  # (B, T, H, D/4) each
-    cos, sin = table[None, :, None].unbind(-1)  # (1, T, 1, D/4) each
-    rotated = torch.stack((a * cos - b * sin, a * sin + b * cos), -1).flatten(-2)  # (B, T, H, D/2)
-    return torch.cat((rotated, second_half), -1)  # (B, T, H, D)
+def chatglm2(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    """ChatGLM2: the first half of the head is rotated in neighbouring pairs, the rest stays. cos and sin (T, D/2)."""
+    first, second = x.chunk(2, -1)  # (B, T, H, D/2) each
+    return torch.cat((elementwise(first, cos, sin), second), -1)  # (B, T, H, D)
 
 
-def chatglm_family(dim: int, length: int) -> Iterator[RopeForm]:
-    """ChatGLM-6B's and ChatGLM2's rotations of positions 0 .. length - 1, in a head of ``dim`` channels.
+def chatglm_family(dim: int, length: int, context: int) -> Iterator[RopeForm]:
+    """ChatGLM-6B's and ChatGLM2's rotations of positions 0 .. length - 1; the first ``context`` are the prompt.
 
-    Raises ValueError if half of the head does not consist of pairs.
+    ``dim``, the width of the head, is a multiple of 4.
     """
-    if dim % 4:
-        raise ValueError(f"head_dim is {dim}: half of the head must hold whole pairs, give a multiple of 4")
     positions = torch.arange(length)  # (T,)
-    ids = chatglm_ids(length, prompt_length(length))  # (2, T)
-    inv_freq = inverse_frequencies(dim // 2)  # (D/4,)
+    rounded = torch.outer(positions.float(), inverse_frequencies(dim // 2))  # (T, D/4)
+    cos, sin = rounded.cos(), rounded.sin()
+
+    ids = chatglm_ids(length, context)  # (2, T)
+    rotate = partial(chatglm, ids=ids, cos=torch.cat((cos, cos), -1), sin=torch.cat((sin, sin), -1))
     pairs = torch.cat((half_pairs(dim // 2), half_pairs(dim // 2) + dim // 2))  # (D/2, 2)
     angles = torch.cat([exact_angles(dim // 2, row) for row in ids], -1)  # (T, D/2)
-    cos, sin = cos_sin_of_ids(ids, inv_freq)
-    formula = "first id theta^(-4i/D), second id theta^(-4i/D)"
-    yield RopeForm("ChatGLM-6B", partial(chatglm, ids=ids, cos=cos, sin=sin), pairs, angles, formula)
+    yield RopeForm("ChatGLM-6B", rotate, pairs, angles)
 
-    rounded = torch.outer(positions.float(), inv_freq)  # (T, D/4)
-    table = torch.stack((rounded.cos(), rounded.sin()), -1)  # (T, D/4, 2)
+    rotate = partial(chatglm2, cos=cos.repeat_interleave(2, -1), sin=sin.repeat_interleave(2, -1))
     exact = exact_angles(dim // 2, positions)  # (T, D/4)
-    angles = torch.cat((exact, torch.zeros_like(exact)), -1)  # (T, D/2)
-    formula = "p theta^(-4i/D), 0"
-    yield RopeForm("ChatGLM2", partial(chatglm2, table=table), neighbour_pairs(dim), angles, formula)
+    yield RopeForm("ChatGLM2", rotate, neighbour_pairs(dim), torch.cat((exact, torch.zeros_like(exact)), -1))
 
 
 def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
@@ -170,7 +142,7 @@ def plain_forms(dim: int, length: int) -> Iterator[RopeForm]:
 
     R = block_diagonal(freqs_cis)  # (T, D, D)
     yield RopeForm("matrix R_m", partial(matrix, R=R), pairs, angles)
-    rotate = partial(elementwise, cos=twice(cos), sin=twice(sin))
+    rotate = partial(elementwise, cos=cos.repeat_interleave(2, -1), sin=sin.repeat_interleave(2, -1))
     yield RopeForm("elementwise", rotate, pairs, angles)
 
     def complex_form(x: Tensor, table: Tensor = freqs_cis) -> Tensor:

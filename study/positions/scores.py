@@ -88,16 +88,13 @@ class T5(BiasedTransformer):
     T5 does not divide by sqrt(D). This class does, like the rest of the network.
     """
 
-    buckets, farthest = 32, 128
-
     def __init__(self, args: ModelArgs) -> None:
         super().__init__(args)
-        self.relative_bias = nn.Embedding(self.buckets, args.n_heads)  # the same in all layers
+        self.relative_bias = nn.Embedding(32, args.n_heads)  # the same in all layers
         nn.init.normal_(self.relative_bias.weight, std=0.02)
 
     def bias(self, distance: Tensor) -> Tensor:
-        index = t5_buckets(distance, self.buckets, self.farthest)  # (T, S)
-        return self.relative_bias(index).permute(2, 0, 1)  # (H, T, S)
+        return self.relative_bias(t5_buckets(distance)).permute(2, 0, 1)  # (H, T, S)
 
 
 def alibi_slopes(n_heads: int) -> Tensor:

@@ -4,14 +4,13 @@ The outputs of commands are compared word by word and number by number; those of
 compared with a record in benchmarks/. A number in the text must occur in an output, quoted line or example of its step,
 or of a step that its paragraph links to. The sentence around it is not checked.
 
-``python tests/docs/test_rope.py`` updates the outputs and quoted lines in all pages. With ``--pictures`` it also draws
-the pictures of commands that need no trained model. A block that shows only "..." is filled with the whole output.
-Elsewhere "..." stands for lines left out.
+In a block, "..." stands for lines left out. ``python tests/docs/test_rope.py`` updates the blocks of all pages that
+leave nothing out, and fills a block that shows only "..."; with ``--pictures`` it also draws the pictures of commands
+that need no trained model.
 """
 
 import argparse
 import contextlib
-import difflib
 import doctest
 import io
 import itertools
@@ -244,15 +243,8 @@ def test_both_languages_have_the_same_commands_outputs_quotes_and_pictures(page)
     assert images == images_zh
 
 
-def test_refreshing_matches_changed_lines_and_keeps_omissions():
-    printed = ["head", "a.py:3  x.float()  +1.0", "a.py:4  x.sum()  +2.0", "b.py:9  y  +3.0", "b.py:9  y  +3.0", "end"]
-    shown = ["head", "...", "a.py:7  x.double().sum()  +2.5", "b.py:1  y  +3.0", "b.py:1  y  +3.0", "c.py:1  gone"]
-    assert refreshed(shown, printed) == ["head", "...", *printed[2:5]]
-    assert refreshed(["..."], printed) == refreshed(["head", "old"], printed) == printed
-
-
 def refresh(page: Path, pictures: bool) -> None:
-    """Write the present outputs and quoted lines into a page. Lines added inside a quote must be copied by hand.
+    """Write the present outputs into the blocks of a page that leave nothing out, and draw its pictures.
 
     The same run prints a table and draws its picture. What needs a trained model is recorded in benchmarks/ by hand.
     """
@@ -265,33 +257,15 @@ def refresh(page: Path, pictures: bool) -> None:
         picture = picture_of(page, topic)
         drawn = pictures and topic not in RECORDED and command in first and f"(images/{picture.name})" in text
         plot = f" --plot {shlex.quote(str(picture))}" if drawn else ""
-        new = refreshed(shown, output(command + plot))
-        before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, new))
-        text = text.replace(before, after)
-    for quote in blocks(page, "python"):
-        first_line, *lines = quote.splitlines()
-        source = (REPO / first_line.removeprefix("# ")).read_text(encoding="utf-8").splitlines()
-        new = refreshed([*lines, "..."], source)[:-1]
-        text = text.replace(quote, "\n".join([first_line, *new]) + "\n")
+        printed = output(command + plot)
+        if shown == ["..."] or "..." not in shown:
+            before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, printed))
+            text = text.replace(before, after)
     page.write_text(text, encoding="utf-8")
 
 
-def refreshed(shown: list[str], printed: list[str]) -> list[str]:
-    """All lines of ``printed``, or, if ``shown`` leaves lines out, the line closest to each shown one."""
-    if "..." not in shown or shown == ["..."]:
-        return printed
-    new: list[str] = []
-    end = 0  # of the lines of ``printed`` that are used
-    for line in shown:
-        close = [line] if line.strip() == "..." else difflib.get_close_matches(line, printed[end:], n=1)
-        new += close
-        if close and line.strip() != "...":
-            end = printed.index(close[0], end) + 1
-    return new
-
-
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Refresh the outputs and the code that the pages quote.")
+    parser = argparse.ArgumentParser(description="Refresh the outputs of the pages.")
     parser.add_argument("--pictures", action="store_true", help="also redraw the pictures")
     flags = parser.parse_args()
     for path in PAGES:

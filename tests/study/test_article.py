@@ -1,6 +1,7 @@
 """The article: its text, links and pictures, and the live figures in Chromium, from disk and offline."""
 
 import re
+from functools import partial
 from html import unescape
 from pathlib import Path
 from urllib.parse import unquote
@@ -8,16 +9,18 @@ from urllib.parse import unquote
 import pytest
 import torch
 from browser_helpers import watched_pages
+from study_models import make_run
 
 from model import ModelArgs, Transformer
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
-from model.weights import load_model, save_model, save_tokenizer
+from model.weights import save_model, save_tokenizer
 from study import page as page_topic
+from study import what_if
 from study.article import FIGURES, PAGES, SCRIPT, render
 from study.lookback import FAST_PAIRS, LONG, sharpness
+from study.topic import open_windows
 from study.topics import run
-from study.what_if import whatif
 
 pytest.importorskip("markdown_it")
 DOCS = Path(__file__).parents[2] / "docs"
@@ -37,8 +40,8 @@ def site(tmp_path_factory) -> Path:
             if weight.ndim == 2:
                 weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
     save_model(model, home / "toy")
-    (home / "text.txt").write_text(TEXT, encoding="utf-8")
-    run("article", model=home / "toy", out=home / "site", data=(str(home / "text.txt"),))
+    make_run(home / "toy", TEXT)
+    run("article", model=home / "toy", out=home / "site")
     return home / "site"
 
 
@@ -161,12 +164,10 @@ def page_freqs() -> torch.Tensor:
     return frequencies(128, 10000.0)
 
 
-def test_the_losses_of_the_guesses_equal_pythons(opened, site):
-    home = site.parent
-    texts = home / "text.txt"
-    load_model(home / "toy")
+def test_the_losses_of_the_guesses_equal_pythons(opened, site, monkeypatch):
     place = figure(opened(), "guess")
-    report = whatif(home / "toy", windows=1, data=(str(texts),))
+    monkeypatch.setattr(what_if, "open_windows", partial(open_windows, most=1))  # the text of the figure
+    report = what_if.whatif(site.parent / "toy")
     losses = {row[0]: float(row[1]) for row in report.tables[0].rows}
     translated = {"positions × 4": "positions times 4", "base × 100": "base 1e+06"}
     for button in ("all positions + 1000", *translated, "no rotation", "halves for neighbours"):

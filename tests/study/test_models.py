@@ -1,4 +1,4 @@
-"""The topics that open a trained model: attention, extrapolate, trace and cache."""
+"""The topics that open a trained model: attention, angles, extrapolate, and check with a model."""
 
 import shutil
 from pathlib import Path
@@ -7,26 +7,17 @@ import pytest
 import torch
 from study_models import TEXT, save_random
 
-from model.cli import toml_text
-from model.text.prepare import tokenize
-from model.text.sources import open_documents
-from model.training.config import DataArgs
-from model.weights import load_tokenizer
+from model.weights import save_model
+from study import extrapolate
 from study.attention_maps import attention_weights, profile, uniform
 from study.check import judge_all
 from study.check.in_model import with_functions
 from study.check.judge import Conventions
 from study.check.reader import Reader
 from study.extrapolate import full, windowed
+from study.positions.rope_forms import block_diagonal
 from study.topic import open_model, open_windows, save_plot
 from study.topics import run
-
-
-@pytest.fixture(scope="module")
-def text(tmp_path_factory):
-    path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(TEXT, encoding="utf-8")
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -35,13 +26,8 @@ def trained(tmp_path_factory):
 
 
 @pytest.fixture
-def run_directory(trained, text, tmp_path):
-    """The model as a run directory, whose config.toml names its text, and which has its tokens."""
-    directory = tmp_path / "run"
-    shutil.copytree(trained[0], directory)
-    tokenize(directory, open_documents([text]), load_tokenizer(directory), val_fraction=0.25)
-    (directory / "config.toml").write_text(toml_text(DataArgs(data=(str(text),), val_fraction=0.25)), encoding="utf-8")
-    return directory
+def run_directory(trained, tmp_path):
+    return shutil.copytree(trained[0], tmp_path / "run")
 
 
 @torch.no_grad()
@@ -57,77 +43,62 @@ def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(train
     expected = [torch.nn.functional.cross_entropy(row[:-1], text[1:]).item() for row, text in zip(before, tokens)]
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-6)
     assert profile(maps)[3] == pytest.approx(float(maps.diagonal(-3, -2, -1).mean()))
+    assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
 
-def test_attention_of_a_prompt_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
+def test_attention_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
     directory, model = trained
-    prompt = "a rope of 9 yards\nand $1$"
-    report = run("attention", model=directory, prompt=prompt)
-    heads, curve = report.tables
+    report = run("attention", model=directory)
+    (heads,) = report.tables
     assert len(heads.rows) == 8
-    maps, _ = attention_weights(model, torch.tensor([load_tokenizer(directory).encode(prompt)]))
-    weights = maps[1, 0, 2].tolist()  # of layer 1, head 2
-    later = range(1, len(weights))
-    far = sum((t - s) * weights[t][s] for t in later for s in range(t)) / len(weights)
-    shares = [sum(weights[t][s] for t, s in pairs) / len(later) for pairs in (
-        [(t, t) for t in later], [(t, t - 1) for t in later], [(t, 0) for t in later]
-    )]  # fmt: skip
+    texts, name = open_windows(directory, open_model(directory)[1], 32)
+    assert f"{len(texts)} windows of 32 tokens of {name}" in heads.title
+    weights = attention_weights(model, texts)[0].mean(1)[1, 2].tolist()  # of layer 1, head 2
+    later = range(1, 32)
+    far = sum((t - s) * weights[t][s] for t in later for s in range(t)) / 32
+    pairs = ([(t, t) for t in later], [(t, t - 1) for t in later], [(t, 0) for t in later])  # self, before, first
+    shares = [sum(weights[t][s] for t, s in each) / len(later) for each in pairs]
     assert heads.rows[6][:6] == (1, 2, f"{far:.1f}", *(f"{share:.0%}" for share in shares))
-    assert "on the prompt" in heads.title
-    assert [row[1] for row in curve.rows] != [row[2] for row in curve.rows]
+    assert heads.rows[6][2:6] != heads.rows[6][6:]
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
 
-def test_the_uniform_profile_averages_one_over_the_number_of_visible_tokens():
-    assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
-
-
-def test_attention_averages_windows_of_the_models_validation_text(run_directory, text):
-    heads, curve = run("attention", model=run_directory, windows=5).tables
-    assert f"5 windows of 32 tokens of the validation text of {text}" in heads.title
-    assert curve.rows[-1][0] == 24
+def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
     _, tokenizer = open_model(run_directory)
-    windows, _ = open_windows(run_directory, (), tokenizer, 3, 100)  # evenly spaced, to the end of the text
+    windows, name = open_windows(run_directory, tokenizer, 100, 3)
+    assert name.startswith("the validation text of")
     first, middle, last = (TEXT.index(tokenizer.decode(row.tolist())) for row in windows)
     assert TEXT.endswith(tokenizer.decode(windows[-1].tolist()))
     assert first == pytest.approx(0.75 * len(TEXT), rel=0.05)
     assert middle == pytest.approx((first + last) / 2, rel=0.01)
-
-
-def test_a_model_without_its_training_text_needs_data(trained, run_directory, text):
-    directory, _ = trained
-    for topic in ("attention", "extrapolate"):
-        with pytest.raises(ValueError, match=r"has no config.toml .* give the text with --data"):
-            run(topic, model=directory)
+    assert len(open_windows(run_directory, tokenizer, 1000)[0]) < 16, "as many as the text has"
+    with pytest.raises(ValueError, match="tokens, 100000 are needed: name a run with a longer text"):
+        open_windows(run_directory, tokenizer, 100_000)
     (run_directory / "tokens.json").unlink()
-    with pytest.raises(ValueError, match=r"tokens.json is missing.*give the text with --data"):
-        run("extrapolate", model=run_directory)
-    table, _ = run("attention", model=run_directory, data=(str(text),), windows=2).tables
-    assert f"of the end of {text}" in table.title
+    with pytest.raises(ValueError, match=r"tokens\.json is missing"):
+        open_windows(run_directory, tokenizer, 100)
 
 
-def test_cache_of_a_trained_model_names_its_calls_and_their_text(trained, tmp_path):
-    directory, _ = trained
-    report = run("cache", model=directory, prompt="a rope of 9 yards")
-    calls, facts = report.tables
-    assert [row[0].split()[0] for row in calls.rows] == ["prefill", *["decode"] * 3, "chunk", "decode", "all"]
-    assert calls.rows[0][0] == "prefill 'a rope of 9 yards'"
-    assert all(float(row[-1]) < 1e-4 for row in calls.rows)
-    assert facts.rows[0][1] == "(1, 2, 32, 8) float32"
-    pytest.importorskip("matplotlib")
-    save_plot(report.draw, tmp_path / "x.png")
+def test_a_model_without_a_text_is_tested_on_the_documentation_of_python(run_directory):
+    (run_directory / "config.toml").unlink()
+    windows, name = open_windows(run_directory, open_model(run_directory)[1], 100)
+    assert (windows.shape, name) == ((16, 100), "the end of python-docs")
 
 
-def test_trace_of_a_trained_model_shows_its_weights(trained):
-    directory, model = trained
-    prompt = "a rope of 9 yards or more"
-    (table,) = run("trace", model=directory, prompt=prompt, position=5, head=2, pair=2).tables
-    assert "H=4 K=2 D=8" in table.title
-    maps, _ = attention_weights(model, torch.tensor([load_tokenizer(directory).encode(prompt)]))
-    expected = " ".join(f"{weight:+.4f}" for weight in maps[0][0, 2, 5, 4:7].tolist())
-    shown = {row[1]: row[4] for row in table.rows}
-    assert shown["scores.masked_fill(~mask, -math.inf).softmax(-1, dtype=torch.float32)"] == expected
+@torch.no_grad()
+def test_angles_are_those_between_the_queries_and_the_keys_of_a_head(run_directory):
+    network, _ = open_model(run_directory)
+    attention = network.layers[1].attention
+    alpha = torch.tensor([-2.5, -0.5, 0.75, 3.0])
+    rotation = block_diagonal(torch.polar(torch.ones(4), alpha)[None])[0]  # (D, D)
+    attention.wq.weight[16:24] = rotation @ attention.wk.weight[8:16]  # head 2, which reads key head 1
+    save_model(network, run_directory)
+    (table,) = run("angles", model=run_directory, layer=1, head=2).tables
+    assert [float(row[2]) for row in table.rows] == pytest.approx(alpha.tolist(), abs=0.006)
+    assert [float(row[1]) for row in table.rows] == pytest.approx([-1, -0.1, -0.01, -0.001], abs=0.006)
+    with pytest.raises(ValueError, match="layer 2, head 0: the model has 2 layers of 4 heads"):
+        run("angles", model=run_directory, layer=2)
 
 
 @torch.no_grad()
@@ -142,9 +113,9 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     torch.testing.assert_close(sliding[:, 64:], full(model, texts[:, 48:81])[:, 16:], atol=1e-5, rtol=0)
 
 
-def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, text, tmp_path):
+def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, tmp_path):
     directory, _ = trained
-    report = run("extrapolate", model=directory, data=(str(text),), factor=4, windows=2)
+    report = run("extrapolate", model=directory)
     (table,) = report.tables
     assert [row[0] for row in table.rows] == [
         "rope, as it is", "position interpolation", "NTK-aware", "YaRN", "windows of 32", "sliding by 16",
@@ -152,29 +123,14 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
     first = {row[0]: row[1] for row in table.rows}
     assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
     assert first["position interpolation"] != first["rope, as it is"]
-    assert table.notes[0] == f"text: 2 texts of 128 tokens from the end of {text}."
     pytest.importorskip("matplotlib")
     save_plot(report.draw, tmp_path / "x.png")
 
 
-@pytest.mark.parametrize(
-    ("topic", "settings", "message"),
-    [
-        ("extrapolate", {"windows": 2**62}, "are needed: give more text with --data, or fewer --windows"),
-        ("extrapolate", {"factor": 2**62}, "GB are free"),
-        ("endless", {"keep": -1}, "keep is -1"),
-        ("attention", {"prompt": "rope " * 300}, "tokens: give 2 to 32"),
-        ("cache", {"prompt": "rope " * 300}, "exceeds the context of 32"),
-        ("trace", {"position": -40}, "position is -40"),
-        ("trace", {"prompt": "rope " * 300}, "new tokens: give at least one token, within the 32 positions"),
-    ],
-)
-def test_invalid_options_are_refused(trained, text, topic, settings, message):
-    directory, _ = trained
-    data = {} if topic in ("cache", "trace") else {"data": (str(text),)}
-    with pytest.raises(ValueError, match=message) as raised:
-        run(topic, model=directory, **data | settings)
-    assert "\n" not in str(raised.value)
+def test_a_context_that_is_too_long_for_the_memory_is_refused(trained, monkeypatch):
+    monkeypatch.setattr(extrapolate, "FACTOR", 2**20)
+    with pytest.raises(ValueError, match="GB are free"):
+        run("extrapolate", model=trained[0])
 
 
 @pytest.mark.parametrize("style", ["complex", "real", "halves"])
