@@ -84,15 +84,13 @@ def append(path: Path, lines: list[Line]) -> None:
 
 def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) -> Table:
     """The schemes with results, best first by the mean at the trained length."""
-    sizes = ("seeds", "tokens/s", "cache B/token", "parameters")
     table = Table(
         f"Validation bits per byte, mean ± standard deviation, trained on {budget.length} tokens at a time",
-        ("scheme", "changes", *(f"{times} x" for times in MULTIPLES), *sizes),
+        ("scheme", "changes", *(f"{times} x" for times in MULTIPLES), "seeds", "parameters"),
         notes=[
             f"{budget.steps} steps of {budget.batch_size} x {budget.length} tokens, {budget.n_layers} layers of "
             f"{budget.dim}, {budget.n_heads} heads; each column is of the same validation text.",
             "linear, ntk and yarn: rope's weights, with RoPE scaled for each test length, without fine-tuning.",
-            "tokens/s: training tokens per second of CPU time, summed over threads; other load hardly affects it.",
             "-: the scheme has no vector for those positions.",
         ],
     )
@@ -103,9 +101,7 @@ def scheme_table(schemes: tuple[str, ...], budget: Budget, lines: list[Line]) ->
         for times in MULTIPLES:
             mean, deviation = bits[scheme].get(times, (None, None))
             cells.append("-" if mean is None else f"{mean:.3f}" + (f" ±{deviation:.3f}" if len(runs) > 1 else ""))
-        speed = round(statistics.median(line["tokens_per_second"] for line in runs))
-        measured = (len(runs), speed, runs[0]["cache_bytes_per_token"], runs[0]["parameters"])
-        table.rows.append((scheme, SCHEMES[scheme].changes, *cells, *measured))
+        table.rows.append((scheme, SCHEMES[scheme].changes, *cells, len(runs), runs[0]["parameters"]))
     return table
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 import torch
 
-from model.cache import KVCache
 from model.cli import toml_text
 from model.cli.files import remove_unfinished, write_text
 from model.config import ModelArgs
@@ -65,7 +64,7 @@ def train_one(scheme: str, seed: int, budget: Budget, scratch: Path, directory: 
     torch.manual_seed(seed)
     model = build_scheme(args, scheme)
     # Without a run directory, the trainer neither validates nor saves.
-    progress = Trainer(model, dataset, train, clock=time.process_time).run()
+    Trainer(model, dataset, train).run()
     if directory:
         directory.mkdir(parents=True, exist_ok=True)
         remove_unfinished(directory)
@@ -73,11 +72,8 @@ def train_one(scheme: str, seed: int, budget: Budget, scratch: Path, directory: 
         take_tokens(scratch, directory)
         write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), args, train))
         save_model(model, directory)
-    cache_bytes = sum(layer.keys.nbytes + layer.values.nbytes for layer in KVCache(args).layers)
     common = {
         "seed": seed,
-        "tokens_per_second": round(progress.tokens / progress.train_seconds),
-        "cache_bytes_per_token": cache_bytes // budget.length,
         "parameters": sum(weight.numel() for weight in model.parameters()),
         "budget": asdict(budget),
         "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
