@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from script_helpers import file_size_limit, run_in_process, save_run
 
 import convert
 from model import generate
-from model.weights import load_model, load_tokenizer, meta, save_model
+from model.weights import load_model, load_tokenizer, meta
 
 TEXT = "the ropewalk is a long lane where rope is laid. " * 50
 SHAPE = {"dim": 48, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "hidden_dim": 64, "vocab_size": 290}
@@ -86,7 +85,7 @@ def test_transformers_generates_from_every_conversion(source, untied, run, flags
     transformers = pytest.importorskip("transformers")
     Path("no_eos").mkdir()
     shutil.copy("run/tokenizer.json", "no_eos")  # without tokenizer_config.json
-    for arguments in (["run", "meta", "--to", "meta"], ["run", "x.bin", "--to", "llama2c", "--version", 2]):
+    for arguments in (["run", "meta", "--to", "meta"], ["run", "x.bin", "--to", "llama2c"]):
         assert run(*arguments)[0] == 0
     assert run(*flags, "back", "--to", "hf")[0] == 0
     theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
@@ -135,17 +134,6 @@ def test_dtype_is_kept_or_changed(source, run):
     assert torch.equal(state["norm.weight"].float(), source.norm.weight.bfloat16().float())
 
 
-@pytest.mark.parametrize("version", [0, 2])
-def test_force_drops_another_norm_eps_with_a_note(source, run, version):
-    source.args = replace(source.args, norm_eps=1e-6)
-    save_model(source, "run")
-    code, err = run("run", "x.bin", "--to", "llama2c", "--version", version, "--force")
-    assert code == 0
-    assert "computes with a norm_eps of 1e-05 instead of 1e-06" in err
-    assert convert.open_source(Path("x.bin")).args.norm_eps == 1e-5
-    assert version == 2 or same_weights(source, "x.bin")
-
-
 @pytest.mark.parametrize("flags", [("new", "--to", "hf"), ("x.bin", "--to", "llama2c")], ids=["hf", "llama2c"])
 def test_if_the_disk_is_too_full_for_the_weights_nothing_is_left(source, run, flags):
     before = sorted(Path().rglob("*"))
@@ -179,11 +167,3 @@ def test_a_tokenizer_json_its_ends_and_its_chat_template_survive_metas_format(so
     assert (back.bos_id, back.eos_ids) == (ours.bos_id, ours.eos_ids) == (1, (7, 9))
     assert back.encode("the rope") == ours.encode("the rope")
     assert Path("back/chat_template.jinja").read_bytes() == Path("run/chat_template.jinja").read_bytes()
-
-
-def test_int8_weights_keep_every_byte_on_the_way_through_a_directory(source, run):
-    assert run("run", "x.bin", "--to", "llama2c", "--version", 2)[0] == 0
-    assert run("x.bin", "y.bin", "--to", "llama2c", "--version", 2)[0] == 0
-    assert Path("y.bin").read_bytes() == Path("x.bin").read_bytes()
-    assert run("x.bin", "hf")[0] == 0
-    assert same_weights(convert.open_source(Path("x.bin")).model(), "hf")

@@ -79,7 +79,7 @@ def test_logits_and_greedy_text_equal_those_of_transformers(transformers, tmp_pa
 @torch.no_grad()
 def test_a_round_trip_keeps_every_byte_and_the_family(transformers, tmp_path, family, changes, dtype):
     saved_by_transformers(transformers, tmp_path / "theirs", family, **changes)
-    save_model(load_model(tmp_path / "theirs"), tmp_path / "once", dtype=dtype)
+    save_model(load_model(tmp_path / "theirs", dtype=dtype), tmp_path / "once")
     save_model(load_model(tmp_path / "once", dtype="stored"), tmp_path / "twice")
     for name in ("config.json", "model.safetensors"):
         assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
