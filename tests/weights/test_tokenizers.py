@@ -122,8 +122,11 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("tokenizer.model", b"\x80\x04K\x01.", "not a SentencePiece model"),
-        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "tiktoken"),
+        (
+            "tokenizer.model",
+            b"IQ== 0\nIg== 1\n",
+            "not a SentencePiece model: give one, or a tokenizer.json",
+        ),  # Llama 3's
         ("tokenizer.bin", b"123", "python convert.py MODEL.bin NEW_DIRECTORY --tokenizer .*tokenizer.bin"),
         (".", b"", "has no tokenizer"),
         ("none.model", b"", "none.model is not a file"),
