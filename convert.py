@@ -17,7 +17,6 @@ from model.cli import Parser, format_path, print_note, run_script
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
-from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import Checkpoint, find_tokenizer, llama2c, llama2c_tokenizer, load_tokenizer, meta
 from model.weights import save_model, save_tokenizer
@@ -40,7 +39,7 @@ def main() -> None:
         else:
             write = partial(write_directory, model, tokenizer, flags.source, flags.to)
             write_atomically(flags.target, write)
-    size = count_parameters(source.args).total
+    size = sum(weight.numel() for weight in model.parameters())
     command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
 
@@ -57,7 +56,7 @@ def open_source(path: Path) -> Weights:
 def open_tokenizer(source: Weights, file: Path | None, scratch: Path) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None. llama2.c's is first converted, in ``scratch``."""
     if file is None and source.path.is_dir():
-        file = find_tokenizer(source.path) and source.path
+        file = find_tokenizer(source.path, source.args.vocab_size)
     elif file is None:
         beside = (tokenizer_bin(source.path), source.path.with_name("tokenizer.bin"))
         file = next((path for path in beside if path.is_file()), None)

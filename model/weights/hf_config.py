@@ -54,11 +54,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1,),
     "rope_interleaved": (False,),
     "use_mrope": (False,),
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,),
-    "chunk_size_feed_forward": (0,),
     "pruned_heads": ({},),
     "quantization_config": (),
     "compression_config": (),
@@ -75,17 +70,18 @@ problem_type return_dict task_specific_params tf_legacy_loss torch_dtype torchsc
 transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2
 use_flash_attn
 """  # about the file, the programs that wrote it, and those that run it
-TOKENIZER = """
-cross_attention_hidden_size decoder_start_token_id max_sequence_length model_max_length pad_token_id sep_token_id
-seq_length tokenizer_class unk_token_id
-"""  # of the tokenizer, and of the encoder of other models
+OTHERS = """
+add_cross_attention chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id is_decoder
+is_encoder_decoder max_sequence_length model_max_length pad_token_id sep_token_id seq_length tie_encoder_decoder
+tokenizer_class unk_token_id
+"""  # of the tokenizer, and of other families
 GENERATION = """
 bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
 exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens
 min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
 """  # for generation by transformers, in old files
-NEUTRAL = frozenset((TRAINING + FILE + TOKENIZER + GENERATION).split())
+NEUTRAL = frozenset((TRAINING + FILE + OTHERS + GENERATION).split())
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
