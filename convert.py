@@ -9,7 +9,6 @@ import startup  # noqa: F401, I001  must come before torch
 
 import argparse
 import os
-import tempfile
 from functools import partial
 from pathlib import Path
 
@@ -18,7 +17,7 @@ from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
-from model.weights import Checkpoint, find_tokenizer, llama2c, llama2c_tokenizer, load_tokenizer, meta
+from model.weights import Checkpoint, find_tokenizer, llama2c, load_tokenizer, meta
 from model.weights import save_model, save_tokenizer
 from model.weights.loading import Weights
 from model.weights.tokenizers import read_ids
@@ -29,16 +28,13 @@ def main() -> None:
     check_target(flags.target, flags.to)
     source = open_source(flags.source)  # reads no weights yet
     check_format(source, flags.to, flags.dtype)
-    with tempfile.TemporaryDirectory() as scratch:
-        tokenizer = open_tokenizer(source, flags.tokenizer, Path(scratch))
-        if tokenizer is None:
-            note(f"{flags.source} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
-        model = source.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
-        if flags.to == "llama2c":
-            write_file(model, tokenizer, flags.target)
-        else:
-            write = partial(write_directory, model, tokenizer, flags.source, flags.to)
-            write_atomically(flags.target, write)
+    tokenizer = open_tokenizer(source, flags.tokenizer)
+    model = source.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
+    if flags.to == "llama2c":
+        write_file(model, tokenizer, flags.target)
+    else:
+        write = partial(write_directory, model, tokenizer, flags.source, flags.to)
+        write_atomically(flags.target, write)
     size = sum(weight.numel() for weight in model.parameters())
     command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
@@ -53,19 +49,13 @@ def open_source(path: Path) -> Weights:
     return Checkpoint(path)
 
 
-def open_tokenizer(source: Weights, file: Path | None, scratch: Path) -> Tokenizer | None:
-    """The tokenizer in ``file`` or beside the weights, or None. llama2.c's is first converted, in ``scratch``."""
-    if file is None and source.path.is_dir():
-        file = find_tokenizer(source.path, source.args.vocab_size)
-    elif file is None:
-        beside = (tokenizer_bin(source.path), source.path.with_name("tokenizer.bin"))
-        file = next((path for path in beside if path.is_file()), None)
+def open_tokenizer(source: Weights, file: Path | None) -> Tokenizer | None:
+    """The tokenizer in ``file`` or beside the weights, or None, with a note."""
+    directory = source.path if source.path.is_dir() else source.path.parent
+    file = file or find_tokenizer(directory, source.args.vocab_size)
     if file is None:
+        note(f"{directory} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
         return None
-    if file.suffix == ".bin":
-        converted = scratch / "tokenizer.model"
-        converted.write_bytes(llama2c_tokenizer.read(file, source.args.vocab_size))
-        file = converted
     return load_tokenizer(file, source.args.vocab_size)
 
 
@@ -145,7 +135,7 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     if tokenizer is None:
         return
     try:
-        llama2c_tokenizer.save(tokenizer, tokenizer_bin(path))
+        llama2c.save_tokenizer(tokenizer, tokenizer_bin(path))
     except ValueError as error:
         note(f"converting the weights only: {error}")
     else:

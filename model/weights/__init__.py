@@ -10,7 +10,6 @@ variants.py          subclasses of the network, saved under their class name
 tokenizers.py        the tokenizer of a checkpoint
 meta.py              Meta's directories, for convert.py
 llama2c.py           llama2.c's .bin files, for convert.py
-llama2c_tokenizer.py llama2.c's tokenizer.bin, for convert.py
 """
 
 from .checkpoint import Checkpoint, load_model, save_model

@@ -3,6 +3,8 @@
 convert.py reads and writes them. A negative vocabulary size in the header means that the embedding is not tied to the
 output matrix. The format has no field for RoPE's base, which is 10000, nor for the epsilon of the norms, which is 1e-5.
 Versions 1 and 2 (int8), which begin with a magic number, are not read.
+
+Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.model, which is read instead.
 """
 
 import math
@@ -14,10 +16,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from ..cli.files import write_atomically
 from ..config import ModelArgs
+from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
 from .layout import check_read_back, tensor_shapes
 from .loading import Weights
@@ -131,3 +135,29 @@ def header_of(args: ModelArgs) -> bytes:
     raw = HEADER.pack(*counts.values())
     check_read_back(args, parse_header(raw), "llama2.c's format")
     return raw
+
+
+def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
+    """Write a tokenizer.bin: int32 longest piece, then for each token float32 score, int32 length, that many bytes.
+
+    Raises ValueError if the format cannot express the tokenizer. llama2.c puts a space before every text, even if
+    ``tokenizer`` does not: the caller must warn.
+    """
+    if not isinstance(tokenizer, SentencePieceTokenizer):
+        raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
+    model = SentencePieceProcessor(model_proto=tokenizer.content)
+    ids = [model.unk_id(), model.bos_id(), model.eos_id()]
+    byte_ids = [i for i in range(tokenizer.vocab_size) if model.is_byte(i)]
+    if ids != [0, 1, 2] or byte_ids != list(range(3, 259)):
+        raise ValueError(
+            f"{tokenizer.path} orders its special tokens differently from llama2.c, whose first 259 are fixed"
+        )
+    if model.is_unknown(model.piece_to_id(U2581)):
+        raise ValueError(f"{tokenizer.path} has no piece for the space: llama2.c needs one")
+    # As llama2.c's exporter writes them. run.c prints the byte that the name of a byte piece gives.
+    pieces = ["<unk>", "\n<s>\n", "\n</s>\n"]
+    pieces += [model.id_to_piece(i).replace(U2581, " ") for i in range(3, tokenizer.vocab_size)]
+    encoded = [piece.encode() for piece in pieces]
+    packed = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(encoded)]
+    content = struct.pack("<i", max(map(len, encoded))) + b"".join(packed)
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))

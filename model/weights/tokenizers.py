@@ -7,7 +7,6 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli import format_path
 from ..cli.files import read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -70,10 +69,7 @@ def _open_tokenizer(file: Path) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":
-        raise ValueError(
-            f"{file} is in llama2.c's format: convert it together with its model, with "
-            f"`python convert.py MODEL.bin NEW_DIRECTORY --tokenizer {format_path(file)}`"
-        )
+        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
     tokenizer = SentencePieceTokenizer(file, _adds_bos(file.parent))
     missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
     if missing:

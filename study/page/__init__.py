@@ -79,9 +79,7 @@ def page(
     model: Annotated[Path | None, "a trained model of up to 20M parameters (default: the newest run)"] = None,
     out: Annotated[Path, "the file to write"] = Path("page.html"),
     prompt: Annotated[str, "the first prompt of the page"] = "Return the number of",
-    tokenizer: Annotated[
-        Path | None, "tokenizer.model, tokenizer.json or tokenizer.bin (default: beside the model)"
-    ] = None,
+    tokenizer: Annotated[Path | None, "tokenizer.model or tokenizer.json (default: beside the model)"] = None,
 ) -> Report:
     """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
 

@@ -76,7 +76,7 @@ CONVERSIONS = {
     "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
     "Meta, a tokenizer without EOS": ["meta", "--tokenizer", "no_eos/tokenizer.json"],
     "Meta, untied, no tokenizer": ["untied"],
-    "llama2.c": ["x.bin"],
+    "llama2.c": ["x.bin", "--tokenizer", "run/tokenizer.model"],
 }
 
 
@@ -95,26 +95,22 @@ def test_transformers_generates_from_every_conversion(source, untied, run, flags
     assert expected == ours[: len(expected)]
 
 
-def test_the_tokenizer_is_converted_to_every_format_and_back(source, run):
+def test_the_tokenizer_is_converted_to_every_format(source, run):
     ours = load_tokenizer("run")
     run("run", "hf", "--to", "hf")
     assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
     _, err = run("run", "meta", "--to", "meta")
     assert "context of 24: readers will use 2048" in err, "params.json cannot store it"
-    _, err = run("run", "demo.bin", "--to", "llama2c")
-    assert "puts a space before every prompt" in err
-    Path("demo.bin").rename("demo")  # the ending of the name does not matter
-    assert run("demo", "back")[0] == 0
-    back = load_tokenizer("back", 290)
-    assert back.path == Path("back/tokenizer.model")
-    assert (back.bos_id, back.eos_ids) == (1, (2, 1))
     for text in ("the rope", "is laid. is  laid.\n\n", "日本語 \U0001f600", " x", "lane" * 40):
         assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
-        assert back.encode(text) == ours.encode(" " + text)
-        assert back.decode(back.encode(text)) == text
-    assert json.loads(Path("back/tokenizer_config.json").read_text(encoding="utf-8"))["add_prefix_space"] is True
-    assert run("back", "again.bin", "--to", "llama2c")[0] == 0
-    assert Path("again.tokenizer.bin").read_bytes() == Path("demo.tokenizer.bin").read_bytes()
+    Path("demo").mkdir()
+    _, err = run("run", "demo/model.bin", "--to", "llama2c")
+    assert "puts a space before every prompt" in err
+    assert Path("demo/model.tokenizer.bin").exists()
+    shutil.copy("run/tokenizer.model", "demo")
+    Path("demo/model.bin").rename("demo/model")  # the ending of the name does not matter
+    assert run("demo/model", "back")[0] == 0
+    assert load_tokenizer("back", 290).encode("the rope") == ours.encode("the rope")
 
 
 def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):

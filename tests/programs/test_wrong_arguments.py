@@ -125,7 +125,10 @@ WRONG = [
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("convert.py run text.txt", "text.txt exists"),
     ("generate.py y.tokenizer.bin", "`python convert.py y.tokenizer.bin NEW_DIRECTORY`"),
-    ("generate.py run --tokenizer y.tokenizer.bin", "--tokenizer y.tokenizer.bin`"),
+    (
+        "generate.py run --tokenizer y.tokenizer.bin",
+        "y.tokenizer.bin is in llama2.c's format: give the tokenizer.model",
+    ),
     ("convert.py run x --to hf --dtype int8", "int8"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
     ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),

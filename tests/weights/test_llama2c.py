@@ -4,9 +4,12 @@ import struct
 
 import numpy as np
 import pytest
+from sentencepiece import SentencePieceProcessor
+from text_helpers import trained_by_sentencepiece
 
 from model import ModelArgs
-from model.weights import llama2c
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import llama2c, load_tokenizer
 from model.weights.llama2c import Llama2c
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
@@ -86,3 +89,35 @@ def test_the_quantized_version_is_refused_as_such(tmp_path):
     path.write_bytes(struct.pack("<Ii7i", 0x616B3432, 2, *COUNTS.values()).ljust(256, b"\0"))
     with pytest.raises(ValueError, match=r"version 2, only version 0, float32, is supported"):
         Llama2c(path)
+
+
+TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
+
+
+@pytest.mark.parametrize("kind", ["bpe", "char"])
+def test_a_tokenizer_is_written_as_the_exporter_writes_it(tmp_path, kind):
+    ours = load_tokenizer(train_tokenizer([TEXT], tmp_path / "trained", kind, 330))
+    llama2c.save_tokenizer(ours, tmp_path / "tokenizer.bin")
+    library = SentencePieceProcessor(model_proto=ours.content)
+    pieces = [library.id_to_piece(i).replace("\u2581", " ").encode() for i in range(ours.vocab_size)]
+    pieces[1:3] = b"\n<s>\n", b"\n</s>\n"
+    assert (pieces[3 + 10], pieces[3 + 0xE4]) == (b"<0x0A>", b"<0xE4>"), "run.c prints the byte that this text names"
+    expected = struct.pack("<i", max(map(len, pieces)))
+    for i, piece in enumerate(pieces):
+        expected += struct.pack("<fi", library.get_score(i), len(piece)) + piece
+    assert (tmp_path / "tokenizer.bin").read_bytes() == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "words"),
+    [
+        (TEXT, {"vocab_size": 60}, "special tokens differently"),
+        # Without a piece for the space, llama2.c falls back to its byte, SentencePiece to the bytes of its space sign.
+        ("abcabcabd" * 50, {"vocab_size": 270, "byte_fallback": True, "add_dummy_prefix": False}, "for the space"),
+    ],
+)
+def test_a_tokenizer_that_tokenizer_bin_cannot_express_is_an_error(tmp_path, text, options, words):
+    tokenizer = load_tokenizer(trained_by_sentencepiece(tmp_path, text, model_type="bpe", **options))
+    with pytest.raises(ValueError, match=words):
+        llama2c.save_tokenizer(tokenizer, tmp_path / "x.bin")
+    assert not (tmp_path / "x.bin").exists()

@@ -127,7 +127,7 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
             b"IQ== 0\nIg== 1\n",
             "not a SentencePiece model: give one, or a tokenizer.json",
         ),  # Llama 3's
-        ("tokenizer.bin", b"123", "python convert.py MODEL.bin NEW_DIRECTORY --tokenizer .*tokenizer.bin"),
+        ("tokenizer.bin", b"123", "llama2.c's format: give the tokenizer.model"),
         (".", b"", "has no tokenizer"),
         ("none.model", b"", "none.model is not a file"),
     ],
