@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from damage import change_json
+from script_helpers import run_in_process
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer
 
+import generate as generate_script
+from model import ModelArgs, Transformer
 from model.decoding.chat import open_chat
 from model.text.hf_tokenizer import hugging_face_files
-from model.weights import load_tokenizer, save_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+from model.weights.tokenizers import check_size
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times; in 1775 it was the age of wisdom.\n" * 40
-TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵", "times;\r\n\tit"]
+TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵 cafe\u0301 ＡＢ", "it's O'Brien's;\r\n\tit"]
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -103,9 +108,19 @@ def mistral(directory: Path) -> None:
     write(directory, "tokenizer_config.json", config | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
+# As in the tokenizer.json of Qwen2 and Qwen3
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 def qwen(directory: Path) -> None:
     names, others = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
     base = byte_level(directory, names, others)
+    pattern = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split_then_bytes = {"type": "Sequence", "pretokenizers": [pattern, to_bytes]}
+    change_json(directory / "tokenizer.json", normalizer={"type": "NFC"}, pre_tokenizer=split_then_bytes)
     decoder = {str(base + i): token(name, special=name in names) for i, name in enumerate(names + others)}
     config = {"add_bos_token": False, "add_prefix_space": False, "added_tokens_decoder": decoder, "bos_token": None}
     config |= {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": CHATML}
@@ -199,6 +214,43 @@ def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, ma
             assert chat.encode(messages) == expected
         assert theirs.eos_token_id in ours.eos_ids
         assert load_tokenizer(directory).eos_ids == ours.eos_ids
+
+
+def test_a_tokenizer_of_qwens_kind_ends_with_either_token_and_begins_an_empty_text_with_one(tmp_path):
+    qwen(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    end, turn_end = (tokenizer.control_tokens("")[name] for name in ("<|endoftext|>", "<|im_end|>"))
+    assert tokenizer.eos_ids == (turn_end, end)
+    assert tokenizer.encode("") == [turn_end], "there is no BOS"
+
+
+@pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)
+def test_generate_py_opens_a_qwen(tmp_path, capsys, flags):
+    qwen(tmp_path)
+    size = load_tokenizer(tmp_path).vocab_size
+    model = Transformer(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=size + 100, qkv_bias=True))
+    model.output.weight.data[size:] = 0  # logits of rows without a token
+    save_model(model, tmp_path)
+    flags = (*flags, "--prompt", "it was", "--max_new_tokens", 12, "--seed", 1)
+    assert run_in_process(generate_script.main, "generate.py", tmp_path, *flags) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.strip()
+
+
+PADDED = {  # tokens and rows
+    "Qwen2.5": (151_665, 152_064), "DeepSeek-LLM": (100_015, 102_400), "deepseek-coder": (32_022, 32_256),
+    "Megrez": (120_026, 122_880), "not padded": (65_000, 65_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tokens", "rows"), PADDED.values(), ids=PADDED)
+def test_a_vocabulary_may_be_padded_by_some_percent(tmp_path, tokens, rows):
+    qwen(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.vocab_size = tokens
+    check_size(tokenizer, rows, tokenizer.path)
+    for wrong in (tokens + tokens // 20, tokenizer.base_vocab_size - 1):
+        with pytest.raises(ValueError, match=f"{tokens} tokens, the model {wrong}"):
+            check_size(tokenizer, wrong, tokenizer.path)
 
 
 # ---- tokenizer.model
