@@ -72,22 +72,12 @@ def test_round_trips_are_bit_equal(source, untied, run):
     assert Path("back/config.json").read_bytes() == Path("run/config.json").read_bytes()
 
 
-CONVERSIONS = {
-    "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
-    "Meta, a tokenizer without EOS": ["meta", "--tokenizer", "no_eos/tokenizer.json"],
-    "Meta, untied, no tokenizer": ["untied"],
-    "llama2.c": ["x.bin", "--tokenizer", "run/tokenizer.model"],
-}
-
-
-@pytest.mark.parametrize("flags", CONVERSIONS.values(), ids=CONVERSIONS)
-def test_transformers_generates_from_every_conversion(source, untied, run, flags):
+def test_transformers_generates_from_a_conversion_whose_tokenizer_has_no_eos(source, run):
     transformers = pytest.importorskip("transformers")
     Path("no_eos").mkdir()
     shutil.copy("run/tokenizer.json", "no_eos")  # without tokenizer_config.json
-    for arguments in (["run", "meta", "--to", "meta"], ["run", "x.bin", "--to", "llama2c"]):
-        assert run(*arguments)[0] == 0
-    assert run(*flags, "back", "--to", "hf")[0] == 0
+    assert run("run", "meta", "--to", "meta")[0] == 0
+    assert run("meta", "back", "--to", "hf", "--tokenizer", "no_eos/tokenizer.json")[0] == 0
     theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
     prompt = [1, 5, 9]
     expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()

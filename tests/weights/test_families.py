@@ -44,6 +44,10 @@ def saved_by_transformers(transformers, directory, family, **changes):
     return model
 
 
+def assert_close(logits, expected):
+    assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+
+
 @pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
 @torch.no_grad()
 def test_logits_equal_those_of_transformers(transformers, tmp_path, family, changes):
@@ -51,11 +55,10 @@ def test_logits_equal_those_of_transformers(transformers, tmp_path, family, chan
     ours = load_model(tmp_path)
     tokens = torch.randint(37, (2, CONTEXT))
     expected = theirs(tokens).logits
-    logits = ours(tokens)
-    assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert_close(ours(tokens), expected)
     cache = KVCache(ours.args, 2)
     steps = [ours(tokens[:, start:end], start, cache) for start, end in ((0, 20), (20, 21), (21, 22), (22, CONTEXT))]
-    assert (torch.cat(steps, 1) - logits).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert_close(torch.cat(steps, 1), expected)
 
 
 @pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
@@ -74,8 +77,7 @@ def test_a_round_trip_keeps_every_byte_and_the_family(transformers, tmp_path, fa
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "once", dtype=torch.float32)
     assert again.config.model_type == WRITTEN[family]
     tokens = torch.randint(37, (1, CONTEXT))
-    expected = again(tokens).logits
-    assert (load_model(tmp_path / "once")(tokens) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert_close(load_model(tmp_path / "once")(tokens), again(tokens).logits)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
@@ -86,9 +88,7 @@ def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path,
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32)
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
     tokens = torch.randint(37, (1, CONTEXT))
-    expected = theirs(tokens).logits
-    logits = load_model(tmp_path / "shards")(tokens)
-    assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert_close(load_model(tmp_path / "shards")(tokens), theirs(tokens).logits)
     assert {p.dtype for p in load_model(tmp_path / "shards", dtype="stored").parameters()} == {dtype}
 
 
@@ -101,7 +101,6 @@ def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers
     with pytest.warns(UserWarning, match="the context is 16, not 64"):
         ours = load_model(tmp_path)
     tokens = torch.randint(37, (1, 17))
-    expected = theirs(tokens[:, :16]).logits
-    assert (ours(tokens[:, :16]) - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
+    assert_close(ours(tokens[:, :16]), theirs(tokens[:, :16]).logits)
     with pytest.raises(ValueError, match="within the 16 positions"):
         ours(tokens)

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from model import KVCache, Transformer, generate
+from model import KVCache, Transformer
 from model.decoding.network import for_decoding
 from model.weights import load_model, save_model
 from model.weights.int8 import Int8Embedding, Int8Linear, Quantized, quantize
@@ -79,13 +79,6 @@ def test_logits_equal_those_of_the_dequantized_network_with_cache_and_without(lo
     cache, network = KVCache(model.args, dtype=dtype), for_decoding(model)
     one_by_one = [network(tokens[:, [at]], at, cache) for at in range(tokens.shape[1])]
     assert relative_error(torch.cat(one_by_one, 1), expected) < 0.02
-
-
-def test_rows_of_a_batch_equal_each_prompt_alone(loaded):
-    model, _ = loaded()
-    prompts = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8]]
-    together = list(zip(*generate(model, prompts, 6)))
-    assert together == [tuple(step[0] for step in generate(model, [prompt], 6)) for prompt in prompts]
 
 
 def test_all_matrices_are_int8_and_norms_are_not(loaded):
