@@ -78,6 +78,7 @@ class Checkpoint(Weights):
             dtype = entries[name].dtype if name in entries else None
             if dtype not in WEIGHT_DTYPES:
                 raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
+        self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
         self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:

@@ -70,6 +70,7 @@ class Llama2c(Weights):
             raise ValueError(
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
             )
+        self.shapes = tensor_shapes(self.args)
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name, tensor) in the order of the file."""

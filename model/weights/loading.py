@@ -11,7 +11,7 @@ from ..config import ModelArgs
 from ..kernels import accelerate
 from ..transformer import Transformer
 from .int8 import check_device, load_matrices
-from .layout import check_shapes
+from .layout import Shapes, check_shapes
 from .variants import make_network, name_of
 
 
@@ -21,6 +21,7 @@ class Weights:
     path: Path
     args: ModelArgs
     dtype: torch.dtype  # in which the weights are stored
+    shapes: Shapes
     subclass_name: str | None = None  # module:Class, if the weights are those of a subclass of Transformer
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
@@ -62,12 +63,12 @@ class Weights:
         All are copied: a mapped tensor begins anywhere in a cache line, so that vectors of it lie in two, and a token
         of 1.1B in bfloat16 takes 139 ms instead of 126 (Zen 4). A new tensor begins at a multiple of 64 bytes.
         """
+        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+        check_shapes(expected, self.shapes, self.path)  # a subclass may have other tensors
         state = {}
         for name, tensor in self.tensors():
             state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
             del tensor  # before the next one is read, so that only one is in memory
-        expected, found = ({name: tuple(t.shape) for name, t in each.items()} for each in (model.state_dict(), state))
-        check_shapes(expected, found, self.path)  # a subclass may have other tensors
         model.load_state_dict(state, assign=True)
         model.to(device)  # what a subclass has beside its state
 
