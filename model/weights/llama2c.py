@@ -8,6 +8,7 @@ Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.mo
 """
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
@@ -77,9 +78,10 @@ class Llama2c(Weights):
         with self.path.open("rb") as file:
             file.seek(HEADER.size)
             for name, shape in tensor_order(self.args):
-                tensor = torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
-                if name != ROTATIONS:
-                    yield name, tensor
+                if name == ROTATIONS:
+                    file.seek(4 * math.prod(shape), os.SEEK_CUR)
+                else:
+                    yield name, torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
 def layout(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...], int]]:
