@@ -47,6 +47,7 @@ def test_numbers_are_rounded_to_the_nearest_multiple_of_the_scale_of_their_row()
     assert quantized.scales.shape == (300, 1)
     error = (quantized.dequantize(torch.float32) - weight).abs()
     assert (error <= quantized.scales.float() * 0.75).all(), "half a step, and bfloat16's rounding"
+    assert set(quantized.weight.abs().amax(1).tolist()) <= {0, 126, 127}, "the whole range is used"
     requantized = quantize(quantized.dequantize(torch.float32))
     assert torch.equal(requantized.weight, quantized.weight)
 
@@ -59,7 +60,14 @@ def view(numbers, offset, stride=1):
 
 
 @pytest.mark.parametrize(("offset", "stride"), [(0, 1), (1, 1), (5, 2), (8, 1), (17, 2)])
-def test_views_at_any_address_give_the_same_product(offset, stride):
+def test_views_at_any_address_give_the_same_product(monkeypatch, offset, stride):
+    product = torch._weight_int8pack_mm
+
+    def checked(x, weight, scales):
+        assert (x.data_ptr() % 32, weight.data_ptr() % 16) == (0, 0), "with AVX-512 other addresses end the process"
+        return product(x, weight, scales)
+
+    monkeypatch.setattr(torch, "_weight_int8pack_mm", checked)
     quantized = quantize(torch.randn(37, 64))
     layer = Int8Linear(quantized)
     for rows in (1, 3, 9):
