@@ -32,15 +32,14 @@ class HFTokenizer:
     and between the documents of a training. Raises ValueError if no file names either.
     """
 
-    def __init__(self, path: str | Path, content: bytes | None = None):
-        """``content`` is the tokenizer.json if the file at ``path`` is in another format."""
+    def __init__(self, path: str | Path):
         try:
             from tokenizers import Tokenizer
             from tokenizers.models import BPE
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
-        self.content = self.path.read_bytes() if content is None else content
+        self.content = self.path.read_bytes()
         settings = read_settings(self.path.parent)
         added = added_tokens(self.path.parent)
         try:
@@ -273,20 +272,3 @@ def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any
         },
     }
     return tokenizer_json, config
-
-
-def with_added_tokens(path: Path, settings: dict[str, Any], adds_bos: bool) -> dict[str, Any] | None:
-    """The tokenizer.json of a SentencePiece model to which the files beside it add tokens, as transformers makes it.
-
-    ``HFTokenizer`` then adds the tokens. None for a unigram model.
-    """
-    files = hugging_face_files(path, adds_bos)
-    if files is None:
-        return None
-    tokenizer_json, config = files
-    if config["add_prefix_space"]:
-        # SentencePiece's space before the text comes before every part between added tokens only if "legacy" is true.
-        scheme = "always" if settings.get("legacy") else "first"
-        space = {"type": "Metaspace", "replacement": U2581, "prepend_scheme": scheme, "split": False}
-        tokenizer_json |= {"normalizer": None, "pre_tokenizer": space}
-    return tokenizer_json

@@ -131,7 +131,7 @@ class SentencePieceTokenizer:
                 raise ValueError("empty")  # the library would accept it and fail later
             self._model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
-            raise ValueError(f"{path} is not a SentencePiece model: give a tokenizer.model file") from None
+            raise ValueError(f"{path} is not a SentencePiece model: give one, or a tokenizer.json") from None
         self.vocab_size = self._model.get_piece_size()
         self.bos_id = self._model.bos_id()
         if self.bos_id < 0:

@@ -22,7 +22,7 @@ from ..cli.machine import pick_dtype
 from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import Checkpoint
-from ..weights.checkpoint import check_savable, write_model
+from ..weights.checkpoint import check_savable, save_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
 from .distributed import Ranks, gather_model, local_device, parallelize, set_gradient_sync, unsharded
@@ -201,7 +201,7 @@ class Trainer:
             progress.best_val_loss, progress.best_step = loss, progress.step
             best = self.whole_model()
             if best is not None:
-                write_model(best, self.directory)
+                save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
     def validation_loss(self) -> float:

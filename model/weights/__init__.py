@@ -5,16 +5,14 @@ hf_config.py         config.json <-> ModelArgs
 loading.py           a network from opened weights, whatever their format
 layout.py            names and shapes of the tensors, and why query and key rows are permuted
 tensors.py           safetensors files
-memory.py            where weights lie in memory, so that a CPU reads them fast
 int8.py              int8 weights, and layers that use them
 variants.py          subclasses of the network, saved under their class name
 tokenizers.py        the tokenizer of a checkpoint
 meta.py              Meta's directories, for convert.py
 llama2c.py           llama2.c's .bin files, for convert.py
-llama2c_tokenizer.py llama2.c's tokenizer.bin, for convert.py
 """
 
-from .checkpoint import Checkpoint, load_args, load_model, save_model
+from .checkpoint import Checkpoint, load_model, save_model
 from .tokenizers import find_tokenizer, load_tokenizer, save_tokenizer
 from .variants import find_network
 
@@ -22,7 +20,6 @@ __all__ = [
     "Checkpoint",
     "find_network",
     "find_tokenizer",
-    "load_args",
     "load_model",
     "load_tokenizer",
     "save_model",

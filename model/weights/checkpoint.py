@@ -3,21 +3,17 @@
 A directory has config.json, and its weights in model.safetensors or in several files that an index lists.
 """
 
-import difflib
 import os
-import re
-import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import torch
-from safetensors import safe_open
 from torch import Tensor
 
 from ..cli import format_path
 from ..cli.files import read_json, write_json
-from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -33,7 +29,7 @@ from .layout import (
     to_pairs,
 )
 from .loading import Weights
-from .tensors import WEIGHT_DTYPES, read_header, save_tensors
+from .tensors import WEIGHT_DTYPES, open_tensors, read_header, save_tensors
 from .tokenizers import load_tokenizer, read_ids
 from .variants import check_rebuilds, name_of
 
@@ -58,25 +54,19 @@ class Checkpoint(Weights):
             self.args, self.subclass_name = args_from_config(config), subclass_in(config)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
+        check_context(self.args, path)
         headers = {file: read_header(file) for file in weight_files(path)}
         self.files = {name: file for file, header in headers.items() for name in header}
         entries = {name: entry for header in headers.values() for name, entry in header.items()}
-        if EMBEDDING.removeprefix("model.") in entries:
-            raise ValueError(
-                f"{path} has the weights of a base model, without an output matrix (lm_head): it cannot generate text; "
-                "get the model for causal language modelling"
-            )
         check_layers(self.args, len(entries), path)
-        self.is_stored_twice = False  # whether both names of tied weights have them
+        if EMBEDDING in entries and HEAD in entries:  # whatever config.json says: they may differ
+            self.args = replace(self.args, tie_embeddings=False)
         if self.subclass_name is None:
             shapes = tensor_shapes(self.args)
             self.names = {name: hugging_face_name(name) for name in shapes}  # ours -> theirs
-            if self.args.tie_embeddings and EMBEDDING not in entries:
+            if self.args.tie_embeddings and HEAD in entries:
                 self.names["tok_embeddings.weight"] = HEAD  # tied weights may be stored under either name
             expected = {theirs: shapes[name] for name, theirs in self.names.items()}
-            if self.args.tie_embeddings and EMBEDDING in entries and HEAD in entries:
-                self.is_stored_twice = True
-                expected[HEAD] = expected[EMBEDDING]
             # RoPE frequencies, which old files have, are ignored
             found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
             check_shapes(expected, found, path)
@@ -90,15 +80,6 @@ class Checkpoint(Weights):
                 raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
         self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
         self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
-        check_context(self.args, path)
-        scaling = self.args.rope_scaling
-        extended = int(scaling.factor * scaling.original_max_seq_len) if scaling and scaling.type == "yarn" else 0
-        if extended > self.args.max_seq_len:  # as after Qwen's recipe, which only adds rope_scaling
-            warnings.warn(
-                f"YaRN extends the context of {path} to {extended}, but max_position_embeddings is "
-                f"{self.args.max_seq_len}: raise it in config.json to use more",
-                stacklevel=2,
-            )
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
@@ -106,109 +87,50 @@ class Checkpoint(Weights):
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
-
-        def read(name: str) -> Tensor:
-            with safe_open(self.files[name], "pt") as file:  # of its own, so that its mapping ends with the tensor
-                return file.get_tensor(name)
-
-        if self.is_stored_twice and not read(EMBEDDING).equal(read(HEAD)):
-            raise ValueError(
-                f"{self.path} has tie_word_embeddings, but {EMBEDDING} and {HEAD} differ: correct config.json"
-            )
         for name, theirs in self.names.items():
-            tensor = read(theirs)
+            with open_tensors(self.files[theirs]) as file:  # for each, so that its mapping ends with the tensor
+                tensor = file.get_tensor(theirs)
             if self.subclass_name is None and is_rotated(name):
                 tensor = to_pairs(tensor, self.args.head_dim)
             yield name, tensor
 
 
 def weight_files(path: Path) -> list[Path]:
-    """model.safetensors, or the files that model.safetensors.index.json lists, whatever their names.
-
-    Without an index, all of model-00001-of-00002.safetensors and so on. Raises ValueError if files are missing.
-    """
+    """model.safetensors, or the files that its index lists. Raises ValueError if files are missing."""
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
-    if (path / INDEX).is_file():
-        names = read_json(path / INDEX).get("weight_map")
-        if not isinstance(names, dict) or not names or not all(_is_file_name(name) for name in names.values()):
-            raise ValueError(f"{path / INDEX} has no weight_map from tensors to files: get the file again")
-        files = sorted({path / name for name in names.values()})
-        for file in files:
-            if not file.is_file():
-                raise ValueError(f"{file} is missing, but {INDEX} lists it: get all files of this model")
-        return files
-    files = sorted(file for file in path.glob("*-of-*.safetensors") if file.is_file())  # a pipe would block
-    if not files:
-        pickled = next(path.glob("*.bin"), None)
-        found = f"only {pickled.name}, a pickle, which is not read" if pickled else "no weights"
-        raise ValueError(f"{path} has {found}: {WEIGHTS} is needed")
-    count = re.search(r"-of-(\d+)$", files[0].stem)
-    if count is None or int(count[1]) != len(files):
-        raise ValueError(f"{path} has {len(files)} files like {files[0].name}: get all of this model, and its {INDEX}")
+    if not (path / INDEX).is_file():
+        raise ValueError(f"{path} has no {WEIGHTS}: get it; other formats, such as pytorch_model.bin, are not read")
+    names = read_json(path / INDEX).get("weight_map")
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        raise ValueError(f"{path / INDEX} has no weight_map from tensors to files: get the file again")
+    files = sorted({path / name for name in names.values()})
+    for file in files:
+        if not file.is_file():
+            raise ValueError(f"{file} is missing, but {INDEX} lists it: get all files of this model")
     return files
-
-
-def _is_file_name(name: object) -> bool:
-    return isinstance(name, str) and Path(name).name == name  # a file of this directory, never "../elsewhere"
 
 
 def check_is_checkpoint(path: Path) -> None:
     """Raise ValueError that says how to get a Hugging Face directory, if the path is not one."""
+    needed = "give a run or a Hugging Face directory"
+    convert = f"convert it with `python convert.py {format_path(path)} NEW_DIRECTORY`, then give that directory"
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
-        raise ValueError(f"{path} does not exist: {_advice(path)}give a run or a Hugging Face directory")
+        is_hub_name = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
+        download = (
+            f"if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers` and "
+            f"`hf download {path.as_posix()} --local-dir {path.name}`, then give {path.name}; otherwise "
+        )
+        raise ValueError(f"{path} does not exist: {download if is_hub_name else ''}{needed}")
     if (path / "config.json").is_file():
         return
-    convert = f"convert it with `python convert.py {format_path(path)} NEW_DIRECTORY`, then give that directory"
-    if (path / "consolidated.safetensors").is_file():
-        raise ValueError(
-            f"{path} is in Mistral's own format (consolidated.safetensors), which is not supported: get config.json "
-            "and model*.safetensors of the same model"
-        )
     if (path / "params.json").is_file():
         raise ValueError(f"{path} is in Meta's format: {convert}")
     if (path / "config.toml").is_file():
         raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
-    if path.is_dir():
-        others = models_in(path)
-        if others:
-            raise ValueError(f"{path} is not a model, but contains {len(others)}: give one, for example {others[0]}")
-        raise ValueError(f"{path} has no config.json: give a run or a Hugging Face directory")
-    if path.suffix == ".gguf":
-        raise ValueError(f"{path} is a GGUF file, which is not supported: give the directory that it was made from")
-    if path.suffix in (".safetensors", ".pth", ".pt", ".json"):
-        raise ValueError(f"{path} is one file of a model: give the directory, {path.parent}")
     if path.suffix == ".bin":
         raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert}")
-    raise ValueError(f"{path} is not a directory: give a run or a Hugging Face directory")
-
-
-def _advice(path: Path) -> str:
-    """The beginning of advice for a path that does not exist.
-
-    It names the run with the most similar name, or the command for a model on the Hugging Face Hub, whose name is
-    "owner/model". Otherwise it is "".
-    """
-    runs = {run.name: run for run in models_in(RUNS)}
-    close = difflib.get_close_matches(path.name, runs, n=1)
-    if close:
-        return f"did you mean {runs[close[0]]}? Otherwise "
-    if len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists():
-        return (
-            f"if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers` and "
-            f"`hf download {path.as_posix()} --local-dir {path.name}`, then give {path.name}; otherwise "
-        )
-    return ""
-
-
-def models_in(directory: Path) -> list[Path]:
-    """The models one level below a directory."""
-    return sorted(path.parent for name in MODEL_CONFIGS for path in directory.glob(f"*/{name}"))
-
-
-def load_args(path: str | Path) -> ModelArgs:
-    """The architecture of a checkpoint."""
-    return Checkpoint(path).args
+    raise ValueError(f"{path} has no config.json: {needed}")
 
 
 def load_model(
@@ -217,7 +139,6 @@ def load_model(
     dtype: torch.dtype | Literal["stored"] | None = None,
     network: type[Transformer] | None = None,
     int8: bool = False,
-    check_finite: bool = True,
 ) -> Transformer:
     """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" keeps the file's dtype.
 
@@ -227,47 +148,22 @@ def load_model(
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more.
 
-    Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity. With
-    ``check_finite=False`` the latter is not checked.
+    Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity.
     """
-    return Checkpoint(path).model(device, dtype, network, int8, check_finite=check_finite)
+    return Checkpoint(path).model(device, dtype, network, int8)
 
 
-def save_model(
-    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
-) -> None:
+def save_model(model: Transformer, directory: str | Path) -> None:
     """Write config.json and model.safetensors into a directory, which is created if necessary.
 
     The plain network is written in the Hugging Face layout. For a subclass, config.json has its name, ``module:Class``,
-    and only that class can load it. ``dtype`` None keeps the dtype of the weights. ``ids`` are bos_token_id and
-    eos_token_id, by default those that are in the directory already, as from ``save_tokenizer``. Raises ValueError if
-    config.json cannot express the network.
-    """
-    model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
-    check_savable(model)
-    write_model(model, directory, dtype=dtype, ids=ids)
-
-
-def check_savable(model: Transformer) -> None:
-    """Raise ValueError if config.json cannot express the network: ``load_model`` would build a different one."""
-    args = model.args
-    if type(model) is Transformer:
-        table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-        if not torch.equal(model.freqs_cis.to(table), table):
-            raise ValueError(
-                "freqs_cis is not the table of rope_theta and rope_scaling: config.json cannot express another one"
-            )
-    else:
-        check_rebuilds(model)
-
-
-def write_model(
-    model: Transformer, directory: str | Path, *, dtype: torch.dtype | None = None, ids: Mapping[str, Any] | None = None
-) -> None:
-    """``save_model`` without its checks, for a model that is saved repeatedly and was checked once.
+    and only that class can load it. bos_token_id and eos_token_id are those that are in the directory already, as from
+    ``save_tokenizer``. Raises ValueError if config.json cannot express the network.
 
     config.json is written before model.safetensors, so that new weights are never beside a missing or old config.
     """
+    model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
+    check_savable(model)
     directory = Path(directory)
     args, subclass_name = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
@@ -277,12 +173,24 @@ def write_model(
             hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
             for name, tensor in state.items()
         }
-    weights = {name: tensor.to(dtype if tensor.is_floating_point() else None) for name, tensor in state.items()}
-    stored = str(model.tok_embeddings.weight.dtype if dtype is None else dtype).removeprefix("torch.")
-    config = config_from(args, stored, read_ids(directory) if ids is None else ids, subclass_name)
+    dtype = str(model.tok_embeddings.weight.dtype).removeprefix("torch.")
+    config = config_from(args, dtype, read_ids(directory), subclass_name)
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
-    save_tensors(directory / WEIGHTS, weights, {"format": "pt"})  # transformers requires it
+    save_tensors(directory / WEIGHTS, state, {"format": "pt"})  # transformers requires it
+
+
+def check_savable(model: Transformer) -> None:
+    """Raise ValueError if config.json cannot express the network: ``load_model`` would build a different one."""
+    args = model.args
+    if type(model) is not Transformer:
+        check_rebuilds(model)
+        return
+    table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
+    if not torch.equal(model.freqs_cis.to(table), table):
+        raise ValueError(
+            "freqs_cis is not the table of rope_theta and rope_scaling: config.json cannot express another one"
+        )
 
 
 def newest_run(file_name: str = "model.safetensors") -> Path:

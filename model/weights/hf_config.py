@@ -1,8 +1,7 @@
 """config.json of a Hugging Face model <-> ModelArgs.
 
 Four families are read: Llama, Mistral, Qwen2 and Qwen3. ``READ``, ``REFUSED`` and ``NEUTRAL`` say what becomes of each
-setting of their files; one that they do not have is refused by name. Where a file may have one setting in two places,
-both are read, and a contradiction is refused.
+setting of their files; one that they do not have is refused by name.
 """
 
 import dataclasses
@@ -28,13 +27,7 @@ NAMES = {
     "tie_word_embeddings": "tie_embeddings",
 }
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-# For each model_type, the settings that are written although we need none of them, for other programs.
-FAMILIES: dict[str, dict[str, bool]] = {
-    "llama": {"attention_bias": False, "mlp_bias": False},
-    "mistral": {},
-    "qwen2": {"use_sliding_window": False},
-    "qwen3": {"attention_bias": False, "use_sliding_window": False},
-}
+FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # model_type
 # What transformers takes for a setting that is missing. Any other is computed from the rest, or is false.
 COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 DEFAULTS: dict[str, dict[str, Any]] = {
@@ -61,15 +54,9 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "partial_rotary_factor": (1,),
     "rope_interleaved": (False,),
     "use_mrope": (False,),
-    "is_encoder_decoder": (False,),
-    "is_decoder": (False,),
-    "add_cross_attention": (False,),
-    "tie_encoder_decoder": (False,),
-    "chunk_size_feed_forward": (0,),
     "pruned_heads": ({},),
     "quantization_config": (),
     "compression_config": (),
-    "auto_map": ({},),  # the model's own code
 }
 TRAINING = """
 attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop
@@ -83,17 +70,18 @@ problem_type return_dict task_specific_params tf_legacy_loss torch_dtype torchsc
 transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2
 use_flash_attn
 """  # about the file, the programs that wrote it, and those that run it
-TOKENIZER = """
-cross_attention_hidden_size decoder_start_token_id max_sequence_length model_max_length pad_token_id sep_token_id
-seq_length tokenizer_class unk_token_id
-"""  # of the tokenizer, and of the encoder of other models
+OTHERS = """
+add_cross_attention chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id is_decoder
+is_encoder_decoder max_sequence_length model_max_length pad_token_id sep_token_id seq_length tie_encoder_decoder
+tokenizer_class unk_token_id
+"""  # of the tokenizer, and of other families
 GENERATION = """
 bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
 exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens
 min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
 """  # for generation by transformers, in old files
-NEUTRAL = frozenset((TRAINING + FILE + TOKENIZER + GENERATION).split())
+NEUTRAL = frozenset((TRAINING + FILE + OTHERS + GENERATION).split())
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -134,11 +122,6 @@ def check_settings(config: Mapping[str, Any]) -> None:
                 "known here; if it does not, remove it from the file"
             )
         if value not in REFUSED[name]:
-            if name == "auto_map":
-                raise ValueError(
-                    "auto_map names code of the model's own, which is not run: without auto_map in the file it is read "
-                    f"as a plain {config['model_type']}"
-                )
             raise ValueError(
                 f"{name} is {reprlib.repr(value)}: this network does not support it and would give wrong results"
             )
@@ -151,33 +134,25 @@ def subclass_in(config: Mapping[str, Any]) -> str | None:
 
 
 def _context(config: Mapping[str, Any]) -> int:
-    """The most positions that the model can see, at most its sliding window: this network attends to all of them."""
-    context = cast(int, config["max_position_embeddings"])
-    window = _window(config)
+    """The most positions that the model can see, at most its sliding window: this network attends to all of them.
+
+    A window of some layers only limits the context, too.
+    """
+    context: int = config["max_position_embeddings"]
+    model_type = config["model_type"]
+    has_window = model_type == "mistral" or (model_type != "llama" and config.get("use_sliding_window"))
+    window: int | None = config.get("sliding_window") if has_window else None
+    supported = {"full_attention"} if window is None else {"full_attention", "sliding_attention"}
+    others = set(config.get("layer_types") or ()) - supported
+    if others:
+        raise ValueError(f"layer_types has {reprlib.repr(sorted(others))}: this network has no such layers")
     if window is None or window >= context:
         return context
     warnings.warn(
         f"each token of this model sees a sliding window of {window} tokens: the context is {window}, not {context}",
         stacklevel=2,
     )
-    return cast(int, window)
-
-
-def _window(config: Mapping[str, Any]) -> Any:
-    """The width of the sliding window if any layer has one, else None."""
-    layer_types = config.get("layer_types")
-    if config["model_type"] == "mistral":  # all layers, whatever layer_types says
-        return config.get("sliding_window")
-    has_window = config["model_type"] != "llama" and config.get("use_sliding_window")
-    if layer_types is not None and any(kind != "full_attention" for kind in layer_types):
-        if not has_window or any(kind not in ("full_attention", "sliding_attention") for kind in layer_types):
-            raise ValueError(
-                f"layer_types has {reprlib.repr(sorted(set(layer_types)))}, use_sliding_window is "
-                f"{config.get('use_sliding_window')}: these contradict each other"
-            )
-        return config.get("sliding_window")
-    slides = config.get("max_window_layers", 0) < config["num_hidden_layers"] and layer_types is None
-    return config.get("sliding_window") if has_window and slides else None
+    return window
 
 
 def config_from(
@@ -189,30 +164,24 @@ def config_from(
     model_type, so other programs reject the file. A Mistral is written as a Llama, because its network is the same.
     Raises ValueError that names a setting that config.json cannot express.
     """
-    if args.qkv_bias and args.qk_norm and not subclass_name:
-        raise ValueError(
-            "qkv_bias and qk_norm are both true: no family of published models has both, so config.json cannot "
-            "express them together; leave one out"
-        )
     args = without_ntk(args)
     scaling = args.rope_scaling
+    network: dict[str, Any]
     if subclass_name:
-        names = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
-        flags = {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
+        network = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
+        network |= {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
     else:
         family = "qwen3" if args.qk_norm else "llama"
         if args.qkv_bias:
             family = "qwen2"
-        names = {"architectures": [f"{family.capitalize()}ForCausalLM"], "model_type": family}
-        flags = FAMILIES[family]
+        network = {"architectures": [f"{family.capitalize()}ForCausalLM"], "model_type": family}
     config = {
-        **names,
+        **network,
         **{theirs: getattr(args, ours) for theirs, ours in NAMES.items()},
         "max_position_embeddings": args.max_seq_len,
         "rope_theta": args.rope_theta,
         "rope_scaling": scaling and rope_scaling_from(scaling),
         "hidden_act": "silu",
-        **flags,
         "torch_dtype": dtype,
         **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
     }
@@ -240,73 +209,46 @@ ROPE_KEYS: dict[str, dict[str, str]] = {
 }
 
 
-# Keys of the table that change nothing with these values, for each type of scaling
+# Keys of the table that change nothing with these values, for each type of scaling that does not read them
 ROPE_NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "factor": (1,),
     "partial_rotary_factor": (1,),
     "truncate": (True,),  # whole indices, as in YaRN's code
     "finetuned": (True, False),
 }
-TABLES = ("rope_parameters", "rope_scaling")  # the new and the old name of the table
 ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
-    """RoPE's base and scaling, from ``rope_parameters`` (new spelling) or ``rope_theta`` and ``rope_scaling`` (old)."""
-    thetas = {"rope_theta": config.get("rope_theta")}
-    scalings = {}
-    for name in TABLES:
-        table = config.get(name) or {}
-        if not isinstance(table, dict):
-            raise ValueError(f"{name} is {reprlib.repr(table)}: a table is needed")
-        thetas[f"rope_theta of {name}"] = table.get("rope_theta")
-        if table:
-            scalings[name] = scaling_from(name, table, config)
-    theta = _only(thetas)
-    scaling, *others = scalings.values() or [None]
-    if others and others[0] != scaling:
-        raise ValueError(f"{' and '.join(TABLES)} contradict each other: remove the one that does not hold")
-    return (10000.0 if theta is None else theta), scaling
+    """RoPE's base and scaling; None for unscaled frequencies.
 
-
-def _only(places: Mapping[str, Any]) -> Any:
-    """The value of a setting that may be in several places, or None. Raises ValueError for a contradiction."""
-    given = [(place, value) for place, value in places.items() if value is not None]
-    if not given:
-        return None
-    first, expected = given[0]
-    for place, value in given:
-        if value != expected:
-            raise ValueError(
-                f"{first} is {reprlib.repr(expected)}, but {place} is {reprlib.repr(value)}: remove the one that does "
-                "not hold"
-            )
-    return expected
-
-
-def scaling_from(name: str, table: Mapping[str, Any], config: Mapping[str, Any]) -> RopeScaling | None:
-    """The scaling in one of the tables; None for unscaled frequencies."""
-    rope = {key: value for key, value in table.items() if value is not None and key != "rope_theta"}
-    rope_type = _only({f"{key} of {name}": rope.pop(key, None) for key in ("rope_type", "type")}) or "default"
+    They are in ``rope_parameters``, or in an older file in ``rope_theta`` and ``rope_scaling``. The new place of a
+    setting overrides the old one.
+    """
+    old, new = (config.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        raise ValueError(f"rope_scaling or rope_parameters is {reprlib.repr(old or new)}: a table is needed")
+    # As in transformers, the original context beside the table overrides the one in it.
+    tables = ({"rope_theta": config.get("rope_theta")}, old, new, {ORIGINAL: config.get(ORIGINAL)})
+    rope = {key: value for table in tables for key, value in table.items() if value is not None}
+    theta = rope.pop("rope_theta", 10000.0)
+    old_type = rope.pop("type", "default")
+    rope_type = rope.pop("rope_type", old_type)
     if str(rope_type) not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {reprlib.repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")
     keys = ROPE_KEYS[rope_type]
-    neutral = dict(ROPE_NEUTRAL)
-    if rope_type == "default":
-        neutral["factor"] = (1,)
     unknown = sorted(
-        key for key, value in rope.items() if key not in (*keys, ORIGINAL) and value not in neutral.get(key, ())
+        key for key, value in rope.items() if key not in (*keys, ORIGINAL) and value not in ROPE_NEUTRAL.get(key, ())
     )
     if unknown:
         raise ValueError(f"RoPE scaling {rope_type} has {', '.join(unknown)}, which this network does not support")
     if rope_type == "default":
-        return None
+        return theta, None
     if "factor" not in rope:
         raise ValueError(f"RoPE scaling {rope_type} lacks a factor: complete config.json")
-    values = {keys[key]: value for key, value in rope.items() if key in keys}
-    if ORIGINAL in keys:
-        original = _only({ORIGINAL: config.get(ORIGINAL), f"{ORIGINAL} of {name}": rope.get(ORIGINAL)})
-        values["original_max_seq_len"] = config["max_position_embeddings"] if original is None else original
-    return RopeScaling(type=cast(ScalingType, rope_type), **values)
+    rope.setdefault(ORIGINAL, config["max_position_embeddings"])
+    values = {ours: rope[theirs] for theirs, ours in keys.items() if theirs in rope}
+    return theta, RopeScaling(type=cast(ScalingType, rope_type), **values)
 
 
 def rope_scaling_from(scaling: RopeScaling) -> dict[str, Any]:

@@ -20,11 +20,7 @@ from .loading import Weights
 from .tensors import WEIGHT_DTYPES
 
 SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs
-# max_seq_len and max_batch_size are fields of Meta's ModelArgs, which its files usually lack.
-PARAMS = {
-    *SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "rope_scaling_factor", "max_seq_len",
-    "max_batch_size",
-}  # fmt: skip
+PARAMS = {*SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "rope_scaling_factor"}
 REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 EMBEDDING, OUTPUT = "tok_embeddings.weight", "output.weight"
 TRAINED_CONTEXT = 8192  # of the models with scaled RoPE, before their context was extended
@@ -56,13 +52,13 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
     return ModelArgs(
         **same,
         hidden_dim=hidden_dim(params["dim"], params["multiple_of"], params.get("ffn_dim_multiplier")),
-        max_seq_len=params.get("max_seq_len", default_context(params.get("rope_theta", 10000.0), scaling)),
+        max_seq_len=default_context(params.get("rope_theta", 10000.0), scaling),
         rope_scaling=scaling,
     )
 
 
 def default_context(theta: float, scaling: RopeScaling | None) -> int:
-    """The context for a params.json without one: that of Llama 3.1, 3 or 1, told apart by RoPE's settings.
+    """The context, which params.json does not have: that of Llama 3.1, 3 or 1, told apart by RoPE's settings.
 
     Llama 2, trained on 4096 tokens, has the settings of Llama 1 and gets 2048.
     """
@@ -148,10 +144,11 @@ def read_shard(file: Path) -> dict[str, Tensor]:
     try:
         state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
         tensors = {str(name): tensor for name, tensor in state.items() if name != "rope.freqs"}  # computed instead
-        kinds: set[Any] = {(tensor.dtype, tensor.layout, tensor.device.type) for tensor in tensors.values()}
+        dense = all(tensor.layout == torch.strided and tensor.device.type == "cpu" for tensor in tensors.values())
+        is_valid = dense and {tensor.dtype for tensor in tensors.values()} <= set(WEIGHT_DTYPES.values())
     except Exception:  # the commands of a damaged pickle can raise anything
-        kinds = {None}
-    if not kinds <= {(dtype, torch.strided, "cpu") for dtype in WEIGHT_DTYPES.values()}:
+        is_valid = False
+    if not is_valid:
         raise ValueError(
             f"{file} is damaged, or pickles more than a table of dense tensors in float32, bfloat16 or float16, and "
             "none of its code was run: get it again"
@@ -169,6 +166,4 @@ def save(model: Transformer, directory: Path) -> None:
     try:
         write_atomically(file, lambda temporary: torch.save(state, temporary))
     except RuntimeError as error:  # torch raises this if the disk is full
-        raise OSError(
-            errno.EIO, f"not written whole ({str(error).splitlines()[0]}): is the disk full?", str(file)
-        ) from None
+        raise OSError(errno.EIO, f"not written whole: is the disk full? ({error})", str(file)) from None

@@ -7,9 +7,8 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli import format_path
 from ..cli.files import read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings, with_added_tokens
+from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 TEMPLATE = "chat_template.jinja"
@@ -59,34 +58,23 @@ def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | No
     return model_file if has_all else json_file
 
 
-def _missing(model: SentencePieceProcessor, directory: Path) -> dict[str, int]:
-    """Token -> id of the added tokens that a SentencePiece model lacks."""
-    added = {token: number for token, (number, _) in added_tokens(directory).items()}
+def _missing(model: SentencePieceProcessor, directory: Path) -> list[str]:
+    """The added tokens that a SentencePiece model lacks."""
     size = model.get_piece_size()
-    return {token: number for token, number in added.items() if number >= size or model.id_to_piece(number) != token}
+    added = added_tokens(directory).items()
+    return [token for token, (number, _) in added if number >= size or model.id_to_piece(number) != token]
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
     if file.suffix == ".json":
         return HFTokenizer(file)
     if file.suffix == ".bin":
-        raise ValueError(
-            f"{file} is in llama2.c's format: convert it together with its model, with "
-            f"`python convert.py MODEL.bin NEW_DIRECTORY --tokenizer {format_path(file)}`"
-        )
-    with file.open("rb") as opened:
-        first_line = opened.readline(200).split()
-    if len(first_line) == 2 and first_line[1] == b"0":  # base64 and a rank, as in Llama 3's tokenizer.model
-        raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
+        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
     tokenizer = SentencePieceTokenizer(file, _adds_bos(file.parent))
     missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
-    if not missing:
-        return tokenizer
-    content = with_added_tokens(file, read_settings(file.parent), tokenizer.adds_bos)
-    if content is None:
-        names = ", ".join(f"{token} ({number})" for token, number in missing.items())
-        raise ValueError(f"{file} lacks added tokens and is not a BPE model: {names}: give a tokenizer.json")
-    return HFTokenizer(file, json.dumps(content).encode())
+    if missing:
+        raise ValueError(f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model")
+    return tokenizer
 
 
 def _adds_bos(directory: Path) -> bool:
@@ -142,18 +130,21 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     directory = Path(directory)
     source = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
-    is_sentencepiece = isinstance(tokenizer, SentencePieceTokenizer)
-    _write(directory / ("tokenizer.model" if is_sentencepiece else "tokenizer.json"), tokenizer.content)
-    for name in (TEMPLATE, *(() if is_sentencepiece else SETTINGS)):
-        if (source / name).is_file():
-            _write(directory / name, (source / name).read_bytes())
+    copied = [TEMPLATE]
     if isinstance(tokenizer, SentencePieceTokenizer):
+        _write(directory / "tokenizer.model", tokenizer.content)
         tokenizer_json, config = hugging_face_files(tokenizer.path, tokenizer.adds_bos) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)
         if config:
             write_json(directory / "tokenizer_config.json", config)
+    else:
+        _write(directory / "tokenizer.json", tokenizer.content)
+        copied += SETTINGS
+    for name in copied:
+        if (source / name).is_file():
+            _write(directory / name, (source / name).read_bytes())
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}
     if tokenizer.eos_ids:  # transformers fails on an empty list
         ids["eos_token_id"] = list(tokenizer.eos_ids)

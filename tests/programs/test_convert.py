@@ -4,7 +4,6 @@ import json
 import os
 import re
 import shutil
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from script_helpers import file_size_limit, run_in_process, save_run
 
 import convert
 from model import generate
-from model.weights import load_model, load_tokenizer, meta, save_model
+from model.weights import load_model, load_tokenizer, meta
 
 TEXT = "the ropewalk is a long lane where rope is laid. " * 50
 SHAPE = {"dim": 48, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "hidden_dim": 64, "vocab_size": 290}
@@ -73,22 +72,12 @@ def test_round_trips_are_bit_equal(source, untied, run):
     assert Path("back/config.json").read_bytes() == Path("run/config.json").read_bytes()
 
 
-CONVERSIONS = {
-    "Meta": ["meta", "--tokenizer", "run/tokenizer.model"],
-    "Meta, a tokenizer without EOS": ["meta", "--tokenizer", "no_eos/tokenizer.json"],
-    "Meta, untied, no tokenizer": ["untied"],
-    "llama2.c": ["x.bin"],
-}
-
-
-@pytest.mark.parametrize("flags", CONVERSIONS.values(), ids=CONVERSIONS)
-def test_transformers_generates_from_every_conversion(source, untied, run, flags):
+def test_transformers_generates_from_a_conversion_whose_tokenizer_has_no_eos(source, run):
     transformers = pytest.importorskip("transformers")
     Path("no_eos").mkdir()
     shutil.copy("run/tokenizer.json", "no_eos")  # without tokenizer_config.json
-    for arguments in (["run", "meta", "--to", "meta"], ["run", "x.bin", "--to", "llama2c", "--version", 2]):
-        assert run(*arguments)[0] == 0
-    assert run(*flags, "back", "--to", "hf")[0] == 0
+    assert run("run", "meta", "--to", "meta")[0] == 0
+    assert run("meta", "back", "--to", "hf", "--tokenizer", "no_eos/tokenizer.json")[0] == 0
     theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
     prompt = [1, 5, 9]
     expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
@@ -96,26 +85,22 @@ def test_transformers_generates_from_every_conversion(source, untied, run, flags
     assert expected == ours[: len(expected)]
 
 
-def test_the_tokenizer_is_converted_to_every_format_and_back(source, run):
+def test_the_tokenizer_is_converted_to_every_format(source, run):
     ours = load_tokenizer("run")
     run("run", "hf", "--to", "hf")
     assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
     _, err = run("run", "meta", "--to", "meta")
     assert "context of 24: readers will use 2048" in err, "params.json cannot store it"
-    _, err = run("run", "demo.bin", "--to", "llama2c")
-    assert "puts a space before every prompt" in err
-    Path("demo.bin").rename("demo")  # the ending of the name does not matter
-    assert run("demo", "back")[0] == 0
-    back = load_tokenizer("back", 290)
-    assert back.path == Path("back/tokenizer.model")
-    assert (back.bos_id, back.eos_ids) == (1, (2, 1))
     for text in ("the rope", "is laid. is  laid.\n\n", "日本語 \U0001f600", " x", "lane" * 40):
         assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
-        assert back.encode(text) == ours.encode(" " + text)
-        assert back.decode(back.encode(text)) == text
-    assert json.loads(Path("back/tokenizer_config.json").read_text(encoding="utf-8"))["add_prefix_space"] is True
-    assert run("back", "again.bin", "--to", "llama2c")[0] == 0
-    assert Path("again.tokenizer.bin").read_bytes() == Path("demo.tokenizer.bin").read_bytes()
+    Path("demo").mkdir()
+    _, err = run("run", "demo/model.bin", "--to", "llama2c")
+    assert "puts a space before every prompt" in err
+    assert Path("demo/model.tokenizer.bin").exists()
+    shutil.copy("run/tokenizer.model", "demo")
+    Path("demo/model.bin").rename("demo/model")  # the ending of the name does not matter
+    assert run("demo/model", "back")[0] == 0
+    assert load_tokenizer("back", 290).encode("the rope") == ours.encode("the rope")
 
 
 def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
@@ -133,17 +118,6 @@ def test_dtype_is_kept_or_changed(source, run):
     assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
     assert json.loads(Path("half/config.json").read_text(encoding="utf-8"))["torch_dtype"] == "bfloat16"
     assert torch.equal(state["norm.weight"].float(), source.norm.weight.bfloat16().float())
-
-
-@pytest.mark.parametrize("version", [0, 2])
-def test_force_drops_another_norm_eps_with_a_note(source, run, version):
-    source.args = replace(source.args, norm_eps=1e-6)
-    save_model(source, "run")
-    code, err = run("run", "x.bin", "--to", "llama2c", "--version", version, "--force")
-    assert code == 0
-    assert "computes with a norm_eps of 1e-05 instead of 1e-06" in err
-    assert convert.open_source(Path("x.bin")).args.norm_eps == 1e-5
-    assert version == 2 or same_weights(source, "x.bin")
 
 
 @pytest.mark.parametrize("flags", [("new", "--to", "hf"), ("x.bin", "--to", "llama2c")], ids=["hf", "llama2c"])
@@ -179,11 +153,3 @@ def test_a_tokenizer_json_its_ends_and_its_chat_template_survive_metas_format(so
     assert (back.bos_id, back.eos_ids) == (ours.bos_id, ours.eos_ids) == (1, (7, 9))
     assert back.encode("the rope") == ours.encode("the rope")
     assert Path("back/chat_template.jinja").read_bytes() == Path("run/chat_template.jinja").read_bytes()
-
-
-def test_int8_weights_keep_every_byte_on_the_way_through_a_directory(source, run):
-    assert run("run", "x.bin", "--to", "llama2c", "--version", 2)[0] == 0
-    assert run("x.bin", "y.bin", "--to", "llama2c", "--version", 2)[0] == 0
-    assert Path("y.bin").read_bytes() == Path("x.bin").read_bytes()
-    assert run("x.bin", "hf")[0] == 0
-    assert same_weights(convert.open_source(Path("x.bin")).model(), "hf")

@@ -140,7 +140,7 @@ def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
 @pytest.mark.parametrize("stored", ["float32", "bfloat16"])
 def test_auto_is_the_stored_dtype_if_it_is_native(run_dir, tmp_path, capfd, each_processor, stored):
     dtype = getattr(torch, stored)
-    save_model(load_model(run_dir), tmp_path, dtype=dtype)
+    save_model(load_model(run_dir).to(dtype), tmp_path)
     is_native = each_processor or stored == "float32"
     for flag, expected in (("auto", dtype if is_native else torch.float32), (stored, dtype)):
         checkpoint, cpu = Checkpoint(tmp_path), torch.device("cpu")

@@ -1,5 +1,6 @@
 """Every reader of files: a damaged file is either read or refused with a ValueError that has a message."""
 
+import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,8 @@ from model.cli import read_toml
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import read_metrics
 from model.training.state import load_state
-from model.weights import Checkpoint, llama2c, llama2c_tokenizer, load_tokenizer, meta, save_model, save_tokenizer
+from model.weights import Checkpoint, llama2c, load_tokenizer, meta, save_model, save_tokenizer
+from model.weights.tensors import load_tensors
 from study.positions import build_scheme
 from study.topic import open_model
 
@@ -38,7 +40,6 @@ def read_meta(path: Path) -> None:
 
 def read_llama2c(path: Path) -> None:
     llama2c.Llama2c(path / "model.bin").model()
-    llama2c_tokenizer.read(path / "tokenizer.bin", ARGS.vocab_size)
 
 
 def read_run(path: Path) -> None:
@@ -51,9 +52,9 @@ def read_run(path: Path) -> None:
 
 READERS = {
     "hf": (read_checkpoint, ["config.json", "generation_config.json", "model.safetensors", "tokenizer.model"]),
-    "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model-00001-of-00001.safetensors"]),
+    "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"]),
     "meta": (read_meta, ["params.json", "consolidated.00.pth"]),
-    "llama2c": (read_llama2c, ["model.bin", "tokenizer.bin"]),
+    "llama2c": (read_llama2c, ["model.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
     "study": (open_model, ["config.json", "model.safetensors"]),
 }
@@ -70,12 +71,13 @@ def sound(tmp_path_factory) -> Path:
     tokenizer = load_tokenizer(hf)
     shutil.copytree(hf, other)
     (other / "tokenizer.model").unlink()
-    (other / "model.safetensors").rename(other / "model-00001-of-00001.safetensors")
+    (other / "model.safetensors").rename(other / "weights.safetensors")
+    index = {"weight_map": dict.fromkeys(load_tensors(other / "weights.safetensors"), "weights.safetensors")}
+    (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     by_meta.mkdir()
     meta.save(model, by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
-    llama2c_tokenizer.save(tokenizer, base / "llama2c" / "tokenizer.bin")
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")

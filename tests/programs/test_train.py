@@ -245,7 +245,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(caps
     assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
     stderr_of(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
     assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
-    save_model(base, "copy", ids={})
+    save_model(base, "copy")
     assert "copy has no tokenizer" in error_of(capsys, *tune, "--init_from", "copy")
 
 

@@ -125,18 +125,20 @@ WRONG = [
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("convert.py run text.txt", "text.txt exists"),
     ("generate.py y.tokenizer.bin", "`python convert.py y.tokenizer.bin NEW_DIRECTORY`"),
-    ("generate.py run --tokenizer y.tokenizer.bin", "--tokenizer y.tokenizer.bin`"),
+    (
+        "generate.py run --tokenizer y.tokenizer.bin",
+        "y.tokenizer.bin is in llama2.c's format: give the tokenizer.model",
+    ),
     ("convert.py run x --to hf --dtype int8", "int8"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
     ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),
     ("convert.py run x --to hf --tokenizer none.model", "none.model"),
     ("convert.py theta x --to llama2c", "rope_theta is 5"),
-    ("convert.py theta x --to llama2c --force", "rope_theta is 5"),
     ("convert.py scaled x --to meta", "rope_scaling is"),
     ("convert.py qwen x --to meta", "qkv_bias"),
     ("convert.py qwen x --to llama2c", "qkv_bias"),
     ("convert.py nan x --to hf", "nan: layers.0.attention.wq.weight contains NaN"),
-    ("convert.py eps x --to llama2c", "norm_eps is 1e-06, and llama2.c fixes it at 1e-05: --force"),
+    ("convert.py eps x --to llama2c", "norm_eps is 1e-06: llama2.c's format cannot express this"),
     ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
 ]
 

@@ -107,7 +107,7 @@ def test_resume_without_a_directory_takes_the_newest_run():
 
 @pytest.fixture
 def published() -> Path:
-    save_model(Transformer(ModelArgs(**SMALL, rope_theta=123.0)), "published", ids={})
+    save_model(Transformer(ModelArgs(**SMALL, rope_theta=123.0)), "published")
     return Path("published")
 
 
@@ -116,7 +116,7 @@ def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published, 
     assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
     assert resolved(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert resolved(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
-    save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long", ids={})
+    save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long")
     assert resolved(init_from=Path("long")).model.max_seq_len == 1024
     assert "4,096" in capsys.readouterr().err
     assert resolved(init_from=Path("long"), max_seq_len=2048).model.max_seq_len == 2048

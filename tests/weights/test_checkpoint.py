@@ -2,8 +2,6 @@
 
 import math
 import re
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +10,7 @@ from damage import change_json
 
 from model import KVCache
 from model.kernels import accelerate
-from model.weights import Checkpoint, load_args, load_model, save_model
+from model.weights import Checkpoint, load_model, save_model
 from model.weights.llama2c import Llama2c
 from model.weights.llama2c import save as save_llama2c
 from model.weights.meta import Meta
@@ -48,29 +46,24 @@ def test_every_format_loads_with_equal_logits(all_formats):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nowhere", "does not exist"),
+        ("nowhere", "nowhere does not exist: give a run or a Hugging Face directory"),
+        ("x" * 300, "does not exist"),
         ("empty", "empty has no config.json"),
-        (".", "is not a model, but contains 2: give one, for example hf"),
         ("meta", "meta is in Meta's format: convert it with `python convert.py meta NEW_DIRECTORY`"),
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
-        ("mistral", "mistral is in Mistral's own format .*: get config.json"),
-        ("model.gguf", "is a GGUF file, which is not supported"),
+        ("stopped", "stopped is a run without weights yet"),
         ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
-        ("hf/model.safetensors", "give the directory"),
-        ("meta/consolidated.00.pth", "give the directory"),
-        ("storis", re.escape(f"did you mean {Path('runs/stories')}?")),
-        ("/dev/zero", "is not a directory|does not exist"),  # which Windows lacks
+        ("hf/model.safetensors", "has no config.json: give a run"),
+        ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )
 def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, monkeypatch, name, words):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "empty").mkdir()
-    (tmp_path / "model.gguf").touch()
-    (tmp_path / "mistral").mkdir()
-    (tmp_path / "mistral" / "consolidated.safetensors").touch()
-    shutil.copytree(tmp_path / "hf", tmp_path / "runs" / "stories")
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "stopped" / "config.toml").touch()
     with pytest.raises(ValueError, match=words):
-        load_args(name)
+        Checkpoint(name)
 
 
 @pytest.mark.parametrize(
@@ -88,13 +81,14 @@ def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_fo
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_are_loaded_in_the_given_dtype(all_formats, dtype):
+def test_weights_are_loaded_in_the_given_dtype_each_to_the_beginning_of_a_cache_line(all_formats, dtype):
     model, paths = all_formats
     for opened, path in zip(OPEN, paths):
         loaded = opened(path).model(dtype=dtype)
         assert {p.dtype for p in loaded.parameters()} == {dtype}
         assert torch.equal(loaded.norm.weight, model.norm.weight.to(dtype))
         assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
+        assert {weight.data_ptr() % 64 for weight in loaded.state_dict().values()} == {0}
 
 
 @pytest.fixture
@@ -119,7 +113,6 @@ def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(damaged, v
         words = rf"^{re.escape(str(path))}: layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
         with pytest.raises(ValueError, match=words):
             opened(path).model(**options)
-        opened(path).model(**options, check_finite=False)
 
 
 @pytest.mark.parametrize(("value", "dtype"), [(3e38, torch.float32), (3e38, torch.bfloat16), (6e4, torch.float16)])
@@ -132,14 +125,6 @@ def test_only_what_overflows_in_the_given_dtype_is_refused(all_formats, tmp_path
     if value > 1e5:
         with pytest.raises(ValueError, match=r"w2\.weight contains NaN or infinity.* for float16"):
             load_model(tmp_path / "large", dtype=torch.float16)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, "stored"])
-def test_every_matrix_starts_at_a_cache_line(all_formats, dtype):
-    """A mapped one would start wherever the file's header ends."""
-    for opened, path in zip(OPEN, all_formats[1]):
-        state = opened(path).model(dtype=dtype).state_dict()
-        assert {name for name, weight in state.items() if weight.ndim > 1 and weight.data_ptr() % 64} == set()
 
 
 def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model):

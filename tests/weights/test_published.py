@@ -34,27 +34,13 @@ QWEN3 = {
     "rope_scaling": None, "sliding_window": None, "tie_word_embeddings": True,
 }  # fmt: skip
 YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "type": "yarn"}
-NEW = {  # as transformers 5 writes it
-    "torch_dtype": None, "dtype": "float32", "transformers_version": "5.0.0", "pad_token_id": None,
-    "attention_bias": False, "mlp_bias": False, "head_dim": 8,
-}  # fmt: skip
 PUBLISHED = {
     "Llama 1": {**LLAMA, "max_sequence_length": 2048, "pad_token_id": 0, "rms_norm_eps": 1e-06},
     "Llama 2 7B": {**LLAMA, "_name_or_path": "meta-llama/Llama-2-7b-hf", "pretraining_tp": 1, "rope_scaling": None},
-    "Llama 2 70B": {**LLAMA, **GROUPED},
-    "Code Llama": {**LLAMA, "num_key_value_heads": 6, "pretraining_tp": 1, "rope_scaling": None, "rope_theta": 1000000},
-    "TinyLlama": {**LLAMA, **GROUPED, "attention_bias": False},
-    "Llama 3": LLAMA_3,
     "Llama 3.1": LLAMA_31,
     "Llama 3.2": {**LLAMA_31, "head_dim": 8, "tie_word_embeddings": True, "rope_scaling": {**LLAMA3, "factor": 32.0}},
-    "R1's distillation of Llama": {**LLAMA_31, "eos_token_id": 3},
-    "Yi": {**LLAMA_3, "pad_token_id": 0, "rope_theta": 5000000.0},
-    "DeepSeek-LLM": {**LLAMA, **GROUPED, "rms_norm_eps": 1e-06, "rope_theta": 10000.0},
     "deepseek-coder": {**LLAMA, **GROUPED, "rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000},
-    "Megrez": {**LLAMA_3, "rope_theta": 5000000.0, "tie_word_embeddings": False, "head_dim": 8},
-    "Atom": {**LLAMA, "pretraining_tp": 1, "pad_token_id": 2, "rope_scaling": None},
     "Falcon3": {**LLAMA_3, "activation": "swiglu", "head_dim": 16, "rope_theta": 1000042, "eos_token_id": 11},
-    "SmolLM": {**LLAMA_3, "bos_token_id": 0, "eos_token_id": 0, "rope_theta": 10000.0, "tie_word_embeddings": True},
     "SmolLM2": {
         **LLAMA_3, "is_llama_config": True, "rope_interleaved": False, "rope_theta": 100000, "pad_token_id": 2,
         "tie_word_embeddings": True, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
@@ -67,18 +53,12 @@ PUBLISHED = {
         **LLAMA_31, "rope_scaling": {k: v for k, v in LLAMA3.items() if not k.startswith("orig")},
         "original_max_position_embeddings": 16,
     },
-    "Llama, written by transformers 5": {
-        **LLAMA, **NEW, "rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "num_key_value_heads": 6,
-    },
-    "Llama 3.1, written by transformers 5": {**LLAMA, **NEW, "rope_parameters": {**LLAMA3, "rope_theta": 500000.0}},
     "partial_rotary_factor of 1": {**LLAMA, "partial_rotary_factor": 1.0},
     "linear scaling with an original context": {
         **LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "original_max_position_embeddings": 32},
     },
     "Mistral v0.1": MISTRAL,
-    "Mistral v0.2": {**MISTRAL, "attention_dropout": 0.0, "sliding_window": None, "rope_theta": 1000000.0},
     "Mistral Nemo": {**MISTRAL, "head_dim": 10, "sliding_window": None, "rope_theta": 1000000.0, "max_length": 20},
-    "Zephyr": {**MISTRAL, "pad_token_id": 2, "use_cache": True, "_name_or_path": "data/zephyr"},
     "Mistral with head_dim null": {**MISTRAL, "head_dim": None},
     "Qwen1.5": {**QWEN2, "max_window_layers": 21, "num_key_value_heads": 6},
     "Qwen2.5": {**QWEN2, "tie_word_embeddings": True},
@@ -86,10 +66,6 @@ PUBLISHED = {
     "R1's distillation of Qwen": {**QWEN2, "use_mrope": False, "sliding_window": 4096},
     "Qwen3": QWEN3,
     "Qwen3 with the recipe for long texts": {**QWEN3, "rope_scaling": {**YARN, "type": None, "rope_type": "yarn"}},
-    "Qwen3, written by transformers 5": {
-        **QWEN3, "layer_types": ["full_attention", "full_attention"], "rope_theta": None,
-        "rope_parameters": {"rope_theta": 1000000, "rope_type": "default"},
-    },
     "Qwen3 without head_dim": {k: v for k, v in QWEN3.items() if k != "head_dim"},
 }  # fmt: skip
 SIZES = {

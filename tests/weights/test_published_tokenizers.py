@@ -9,14 +9,19 @@ from pathlib import Path
 
 import pytest
 import sentencepiece
+from damage import change_json
+from script_helpers import run_in_process
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer
 
+import generate as generate_script
+from model import ModelArgs, Transformer
 from model.decoding.chat import open_chat
 from model.text.hf_tokenizer import hugging_face_files
-from model.weights import load_tokenizer, save_tokenizer
+from model.weights import load_tokenizer, save_model, save_tokenizer
+from model.weights.tokenizers import check_size
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times; in 1775 it was the age of wisdom.\n" * 40
-TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵", "times;\r\n\tit"]
+TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵 cafe\u0301 ＡＢ", "it's O'Brien's;\r\n\tit"]
 CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
@@ -103,9 +108,19 @@ def mistral(directory: Path) -> None:
     write(directory, "tokenizer_config.json", config | {"tokenizer_class": "PreTrainedTokenizerFast"})
 
 
+# As in the tokenizer.json of Qwen2 and Qwen3
+PATTERN = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+
+
 def qwen(directory: Path) -> None:
     names, others = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
     base = byte_level(directory, names, others)
+    pattern = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
+    to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
+    split_then_bytes = {"type": "Sequence", "pretokenizers": [pattern, to_bytes]}
+    change_json(directory / "tokenizer.json", normalizer={"type": "NFC"}, pre_tokenizer=split_then_bytes)
     decoder = {str(base + i): token(name, special=name in names) for i, name in enumerate(names + others)}
     config = {"add_bos_token": False, "add_prefix_space": False, "added_tokens_decoder": decoder, "bos_token": None}
     config |= {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": CHATML}
@@ -201,6 +216,43 @@ def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, ma
         assert load_tokenizer(directory).eos_ids == ours.eos_ids
 
 
+def test_a_tokenizer_of_qwens_kind_ends_with_either_token_and_begins_an_empty_text_with_one(tmp_path):
+    qwen(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    end, turn_end = (tokenizer.control_tokens("")[name] for name in ("<|endoftext|>", "<|im_end|>"))
+    assert tokenizer.eos_ids == (turn_end, end)
+    assert tokenizer.encode("") == [turn_end], "there is no BOS"
+
+
+@pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)
+def test_generate_py_opens_a_qwen(tmp_path, capsys, flags):
+    qwen(tmp_path)
+    size = load_tokenizer(tmp_path).vocab_size
+    model = Transformer(ModelArgs(dim=32, n_layers=1, n_heads=2, vocab_size=size + 100, qkv_bias=True))
+    model.output.weight.data[size:] = 0  # logits of rows without a token
+    save_model(model, tmp_path)
+    flags = (*flags, "--prompt", "it was", "--max_new_tokens", 12, "--seed", 1)
+    assert run_in_process(generate_script.main, "generate.py", tmp_path, *flags) == 0, capsys.readouterr().err
+    assert capsys.readouterr().out.strip()
+
+
+PADDED = {  # tokens and rows
+    "Qwen2.5": (151_665, 152_064), "DeepSeek-LLM": (100_015, 102_400), "deepseek-coder": (32_022, 32_256),
+    "Megrez": (120_026, 122_880), "not padded": (65_000, 65_000),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tokens", "rows"), PADDED.values(), ids=PADDED)
+def test_a_vocabulary_may_be_padded_by_some_percent(tmp_path, tokens, rows):
+    qwen(tmp_path)
+    tokenizer = load_tokenizer(tmp_path)
+    tokenizer.vocab_size = tokens
+    check_size(tokenizer, rows, tokenizer.path)
+    for wrong in (tokens + tokens // 20, tokenizer.base_vocab_size - 1):
+        with pytest.raises(ValueError, match=f"{tokens} tokens, the model {wrong}"):
+            check_size(tokenizer, wrong, tokenizer.path)
+
+
 # ---- tokenizer.model
 
 
@@ -238,23 +290,12 @@ def test_a_tokenizer_model_without_bos_and_with_tokens_for_chat(transformers, tm
         assert saved(text)["input_ids"] == theirs(text)["input_ids"] == load_tokenizer(tmp_path / "copy").encode(text)
 
 
-@pytest.mark.parametrize("legacy", [None, True])
-def test_tokens_that_were_added_to_a_tokenizer_model_are_read(transformers, tmp_path, legacy):
+def test_a_tokenizer_model_that_lacks_added_tokens_is_refused(tmp_path):
     file = sentencepiece_model(tmp_path / "model")
     size = sentencepiece.SentencePieceProcessor(model_file=str(file)).get_piece_size()
-    config = {"add_bos_token": True, "bos_token": "<s>", "eos_token": "<|im_end|>", "chat_template": CHATML}
-    config |= {"tokenizer_class": "LlamaTokenizer", "legacy": legacy}
-    write(file.parent, "tokenizer_config.json", config)
-    write(file.parent, "added_tokens.json", {"<|im_end|>": size, "<|im_start|>": size + 1})
-    write(file.parent, "config.json", {"model_type": "llama"})
-    theirs = transformers.AutoTokenizer.from_pretrained(file.parent)
-    ours = load_tokenizer(file.parent, size + 2)
-    assert (ours.vocab_size, ours.eos_ids) == (size + 2, (size,))
-    for text in (*TEXTS, "<|im_start|>it was<|im_end|>\nit"):
-        assert ours.encode(text) == (theirs(text)["input_ids"]), text
-    chat = open_chat(file.parent, ours)
-    expected = theirs.apply_chat_template(TALK, add_generation_prompt=True, tokenize=True)["input_ids"]
-    assert chat.encode(TALK) == expected
+    write(file.parent, "added_tokens.json", {"<|im_end|>": size, "<s>": 1})
+    with pytest.raises(ValueError, match=r"lacks the added tokens <\|im_end\|>: give the tokenizer.json of this model"):
+        load_tokenizer(file.parent, size + 1)
 
 
 def test_a_tokenizer_model_without_settings_begins_with_bos(tmp_path):

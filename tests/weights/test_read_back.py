@@ -26,7 +26,7 @@ def from_params(args):
 
 
 def from_header(args):
-    return llama2c.parse_header(llama2c.header_of(args)).args
+    return llama2c.parse_header(llama2c.header_of(args))
 
 
 FORMATS = {  # a function that writes and reads, the fields that are errors, the fields that are lost
