@@ -65,14 +65,14 @@ class TextStream:
 U2581 = "\u2581"  # SentencePiece writes a space inside a piece as this character
 
 
-def check_encodable(text: str) -> str:
+def check_encodable(text: str, where: str = "the text") -> str:
     """Return the text. Raises ValueError for half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"the text is not UTF-8: its character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
-            "remove it, or read the text again as UTF-8"
+            f"{where} is not UTF-8: character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
+            "remove it"
         ) from None
     return text
 
