@@ -17,7 +17,6 @@ import numpy as np
 from tqdm import tqdm
 
 from ..cli.files import read_json, write_atomically, write_text
-from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Chunk
 from .sources import Documents
@@ -151,7 +150,7 @@ def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tup
             # The tokenizer would add a space to the one at which the document was cut
             is_cut = tokenizer.adds_space and not starts_document
             texts.append(text.removeprefix(" ") if is_cut else text)
-        for (text, starts_document), ids in zip(batch, tokenizer.encode_batch(texts, count_cores())):
+        for (text, starts_document), ids in zip(batch, tokenizer.encode_batch(texts)):
             yield text, starts_document, ids
 
 

@@ -113,7 +113,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         made_by: list[object] = [data.tokenizer, vocab_size]
     else:
         tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
-        made_by = [tokenizer.fingerprint, *surrounding_tokens(tokenizer)]
+        made_by = [hashlib.sha256(tokenizer.content).hexdigest(), *surrounding_tokens(tokenizer)]
     state = documents.state()
     if are_conversations:
         made_by += [run.model.max_seq_len, str(find_template(tokenizer.path.parent)[1]) if tokenizer else None]

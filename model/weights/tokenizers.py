@@ -9,7 +9,7 @@ from sentencepiece import SentencePieceProcessor
 
 from ..cli import format_path
 from ..cli.files import read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings, with_added_tokens
+from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 
 TEMPLATE = "chat_template.jinja"
@@ -43,8 +43,8 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
 def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | None:
     """The tokenizer file in a directory.
 
-    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if tokenizer.model
-    lacks tokens: those that were added, or some of the model's.
+    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if texts begin
+    without BOS, or if tokenizer.model lacks tokens: those that were added, or some of the model's.
     """
     model_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
     if not json_file.is_file():
@@ -56,14 +56,13 @@ def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | No
     except RuntimeError:  # in another format, as Llama 3's
         return json_file
     has_all = model_vocab_size in (None, model.get_piece_size()) and not _missing(model, path)
-    return model_file if has_all else json_file
+    return model_file if has_all and _adds_bos(path) else json_file
 
 
 def _missing(model: SentencePieceProcessor, directory: Path) -> dict[str, int]:
     """Token -> id of the added tokens that a SentencePiece model lacks."""
-    added = {token: number for token, (number, _) in added_tokens(directory).items()}
-    size = model.get_piece_size()
-    return {token: number for token, number in added.items() if number >= size or model.id_to_piece(number) != token}
+    pieces = {model.id_to_piece(number): number for number in range(model.get_piece_size())}
+    return {token: number for token, number in added_tokens(directory).items() if pieces.get(token) != number}
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
@@ -78,15 +77,14 @@ def _open_tokenizer(file: Path) -> Tokenizer:
         first_line = opened.readline(200).split()
     if len(first_line) == 2 and first_line[1] == b"0":  # base64 and a rank, as in Llama 3's tokenizer.model
         raise ValueError(f"{file} is in tiktoken's format: give the tokenizer.json of the same model")
-    tokenizer = SentencePieceTokenizer(file, _adds_bos(file.parent))
+    tokenizer = SentencePieceTokenizer(file)
     missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
-    if not missing:
-        return tokenizer
-    content = with_added_tokens(file, read_settings(file.parent), tokenizer.adds_bos)
-    if content is None:
+    if missing:
         names = ", ".join(f"{token} ({number})" for token, number in missing.items())
-        raise ValueError(f"{file} lacks added tokens and is not a BPE model: {names}: give a tokenizer.json")
-    return HFTokenizer(file, json.dumps(content).encode())
+        raise ValueError(f"{file} lacks added tokens: {names}: give the tokenizer.json of this model")
+    if not _adds_bos(file.parent):
+        raise ValueError(f"{file} is of a model whose texts begin without BOS: give its tokenizer.json")
+    return tokenizer
 
 
 def _adds_bos(directory: Path) -> bool:
@@ -104,17 +102,13 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     """Raise ValueError if the tokenizer is not that of a model with ``model_vocab_size`` tokens.
 
     A SentencePiece model must have as many. A tokenizer.json may have fewer, because the vocabulary of a network is
-    often rounded up, and added tokens beyond it: only a text that contains one is refused.
+    often rounded up.
     """
     if model_vocab_size is None:
         return
+    allowed = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
     padding = model_vocab_size - tokenizer.vocab_size
-    fits = padding == 0
-    if isinstance(tokenizer, HFTokenizer):
-        fits = padding < max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
-        fits = fits and tokenizer.base_vocab_size <= model_vocab_size
-        tokenizer.model_vocab_size = model_vocab_size
-    if not fits:
+    if not 0 <= padding < (allowed if isinstance(tokenizer, HFTokenizer) else 1):
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
         )
@@ -148,7 +142,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
         if (source / name).is_file():
             _write(directory / name, (source / name).read_bytes())
     if isinstance(tokenizer, SentencePieceTokenizer):
-        tokenizer_json, config = hugging_face_files(tokenizer.path, tokenizer.adds_bos) or ({}, {})
+        tokenizer_json, config = hugging_face_files(tokenizer.path) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)

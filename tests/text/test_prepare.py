@@ -120,10 +120,10 @@ def test_a_text_that_changes_while_it_is_tokenized_is_refused(tmp_path, tokenize
         (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
     text, val = (open_documents([tmp_path / name]) for name in ("text.txt", "val.txt"))
 
-    def change_then_encode(texts, threads=1):
+    def change_then_encode(texts):
         with (tmp_path / which).open("a", encoding="utf-8") as file:
             file.write("more")
-        return encode(texts, threads)
+        return encode(texts)
 
     encode = tokenizer.encode_batch
     monkeypatch.setattr(tokenizer, "encode_batch", change_then_encode)
