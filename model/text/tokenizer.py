@@ -17,8 +17,7 @@ class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
-    a text. So new tokens are decoded together with the tokens just before them (the prefix). Prefix and new tokens form
-    the window, and the characters of the prefix are skipped.
+    a text. So new tokens are decoded together with the tokens just before them. Both form the window.
     """
 
     def __init__(
@@ -27,37 +26,36 @@ class TextStream:
         """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
         self._is_incomplete = is_incomplete
-        self._emitted = 0  # characters of the window that ``push`` has returned, or that belong to the prefix
-        self._reset([])
+        self._returned = 0  # characters at the beginning of the window
+        self._start_window([])
 
     def push(self, token: int) -> str:
-        """The new text after this token. A character at its end whose last bytes are still missing is held back."""
+        """The new text after this token. It is held back until the bytes of its last character are complete."""
         self._window.append(token)
         if self._is_incomplete(token):
             return ""
         text = self._decode(self._window)
-        # Up to three replacement characters at the end may be the first bytes of a character.
-        incomplete = min(3, len(text) - len(text.rstrip(REPLACEMENT)))
-        complete = len(text) - incomplete
-        start = self._emitted
-        self._emitted = max(start, complete)
-        # If the text is complete, the new tokens become the prefix of the next ones, unless they are all white space: a
-        # decoder may drop spaces at the start.
-        if not incomplete and text[self._prefix_characters :].strip():
-            self._reset(self._window[self._prefix_tokens :])
-        return text[start:complete]
+        if text.endswith(REPLACEMENT):
+            return ""
+        new = text[self._returned :]
+        self._returned = len(text)
+        # The next window begins with the tokens of the new text, unless that is white space: a decoder may drop spaces
+        # at the start.
+        if new.strip():
+            self._start_window(self._window[self._old_tokens :])
+        return new
 
     def flush(self) -> str:
         """The remaining text after the last token. The stream can then be used for another text."""
-        rest = self._decode(self._window)[self._emitted :]
-        self._reset([])
+        rest = self._decode(self._window)[self._returned :]
+        self._start_window([])
         return rest
 
-    def _reset(self, prefix: list[int]) -> None:
-        self._window = prefix
-        self._prefix_tokens = len(prefix)
-        self._prefix_characters = len(self._decode(prefix)) if prefix else 0
-        self._emitted = self._prefix_characters
+    def _start_window(self, tokens: list[int]) -> None:
+        """Begin a window with tokens whose text has been returned."""
+        self._window = tokens
+        self._old_tokens = len(tokens)
+        self._returned = len(self._decode(tokens)) if tokens else 0
 
 
 U2581 = "\u2581"  # SentencePiece writes a space inside a piece as this character
@@ -87,31 +85,24 @@ class Tokenizer(Protocol):
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """Raises ValueError if UTF-8 cannot encode the text."""
-        ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """``encode(text, bos=False)`` of many texts, on all cores."""
-        ...
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """Name -> id of the tokens that a chat template may use: BOS, EOS and tokens added for chat."""
-        ...
 
     def encode_control(self, text: str) -> list[int]:
         """Encode a rendered chat template: the name of a control token becomes that token."""
-        ...
 
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
         """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
-        ...
 
     def encode_literal(self, text: str) -> list[int]:
         """Encode a user's text: the name of a control token stays text."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without BOS, EOS and other control tokens."""
-        ...
 
     def stream(self) -> TextStream: ...
 
