@@ -100,7 +100,7 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
     White space before a separator, and blank lines after it, belong to no document. A line end in the separator may
     also be CRLF. Without a separator the text is one document.
     """
-    pattern = "(?!)"  # matches nowhere
+    pattern = "\0"  # is in no text: read_blocks refuses it
     if separator:
         exact = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
         pattern = rf"{exact}(?:(?!{exact})[^\S\n]*\n)*+"

@@ -46,7 +46,7 @@ def test_a_damaged_gzip_file_is_refused(tmp_path):
 # --- documents inside a text ------------------------------------------------------------------------------------------
 
 SEPARATORS = st.none() | st.text("\n\ta ", min_size=1, max_size=2) | st.sampled_from(["\n%\n", "<|endoftext|>"])
-PIECES = st.sampled_from(["\n", "  ", "\t", "a", "é", "two\nlines ", "%", "<|endoftext|>"])
+PIECES = st.sampled_from(["\n", "\n%\n", "  ", "\t", "a", "é", "two\nlines ", "%", "<|endoftext|>"])
 
 
 @given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30))
@@ -109,7 +109,7 @@ def test_a_text_is_cut_between_words_and_a_run_of_spaces_is_not_cut():
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-STORIES = ['A rope,\nlong and "thin".', "日本 😀", "", "the end\r\n"]
+STORIES = ['A rope,\nlong and "thin".', "日本 😀", "", "a mile of rope " * 10_000, "the end\r\n"]
 EXPECTED = [story for story in STORIES if story]
 
 
@@ -123,7 +123,7 @@ def test_documents_are_a_column_of_a_csv_file(tmp_path, name, line_end):
     if name.endswith(".GZ"):
         file.write_bytes(gzip.compress(file.read_bytes()))
     assert read_documents(file, text_key="story") == EXPECTED
-    assert read_documents(tmp_path) == read_documents(file) == ["no 0", "no 1", "no 2", "no 3"]
+    assert read_documents(tmp_path) == read_documents(file) == ["no 0", "no 1", "no 2", "no 3", "no 4"]
 
 
 FIELDS = st.text('"a, ', min_size=1) | st.text(st.characters(exclude_characters="\t\r\n\0", codec="utf-8"), min_size=1)
@@ -200,3 +200,10 @@ def test_rows_with_null_are_skipped_and_counted(tmp_path, name):
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert complaint in refusal(tmp_path / name)
+
+
+def test_a_row_with_a_text_is_no_conversation(tmp_path):
+    row = {"text": "A rope.", "messages": [{"role": "assistant", "content": "A rope."}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    assert not open_documents([tmp_path]).has_conversations()
+    assert open_documents([tmp_path], text_key="body").has_conversations()
