@@ -147,7 +147,7 @@ def added_tokens(directory: Path) -> dict[str, int]:
         for token, number in _read_if_present(directory / "added_tokens.json").items():
             found[token] = int(number)
         for number, fields in _read_if_present(file).get("added_tokens_decoder", {}).items():
-            found[fields["content"]] = int(number)
+            found[str(fields["content"])] = int(number)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
         raise ValueError(
             f"{file} or added_tokens.json: the added tokens are not valid ({error}): get it again"

@@ -137,15 +137,15 @@ def _find(spec: str, patterns: Sequence[str]) -> list[File]:
         path = fetch(spec)
         return [File(path.name, path)]
     path = Path(os.path.expanduser(spec))
-    if path.is_file():
+    if path.is_file() and path.stat().st_size:
         return [File(str(path), path)]
     if path.is_dir():
         return _text_files(spec, _walk(path, patterns))
     if glob.has_magic(spec):
         return _text_files(spec, [Path(match) for match in sorted(glob.glob(str(path), recursive=True))])
     raise ValueError(
-        f"{spec} does not exist, or is neither a file nor a directory: give a text file, a directory, a glob, a URL, - "
-        f"or {PYTHON_DOCS}"
+        f"{spec} does not exist, is empty, or is neither a file nor a directory: give a text file, a directory, a "
+        f"glob, a URL, - or {PYTHON_DOCS}"
     )
 
 
