@@ -120,9 +120,9 @@ def open_documents(
 
     A document is a file, or the text between two ``doc_separator`` in a file. In files that end in .jsonl, .json, .csv
     or .tsv it is the ``text_key`` of each object or row. ``patterns``, for example ``*.py``, select files in
-    directories. In directories, hidden files and files of run directories are skipped. In directories and globs, binary
-    files are skipped with a warning. Raises ValueError if a source is missing. Text that is not UTF-8 is detected only
-    when it is read.
+    directories. In directories, hidden files and files of run directories are skipped. In directories and globs, empty
+    files are skipped, and binary ones with a warning. Raises ValueError if a source is missing. Text that is not UTF-8
+    is detected only when it is read.
     """
     return Documents([file for spec in specs for file in _find(str(spec), patterns)], text_key, doc_separator)
 
@@ -167,10 +167,12 @@ def _walk(folder: Path, patterns: Sequence[str]) -> list[Path]:
 
 
 def _text_files(spec: str, paths: Sequence[Path]) -> list[File]:
-    """The text files among ``paths``. A warning counts the binary files."""
+    """The text files among ``paths``. A warning counts the binary files. Empty ones are left out."""
     files: list[File] = []
     binary: list[Path] = []
-    for path in filter(Path.is_file, paths):
+    for path in paths:
+        if not path.is_file() or not path.stat().st_size:
+            continue
         file = File(str(path), path)
         with open_bytes(file) as raw:
             is_binary = b"\0" in raw.read(PROBE)
