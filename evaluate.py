@@ -34,7 +34,6 @@ from model.decoding.scoring import Document, Score, check_finite, encoded_docume
 from model.ranges import Range
 from model.text.dataset import UNCOUNTED, Batch, Dataset
 from model.text.prepare import load_dataset, load_tokens
-from model.text.separators import recognize
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
@@ -141,7 +140,7 @@ def given_text(
     if separator is None and run_data:
         separator = run_data.doc_separator
     if separator is None:
-        separator = recognize(source.beginnings())
+        separator = source.recognize_separator()
         if separator:
             print_note(f"note: documents are separated by {separator}; to score it as text: --doc_separator ''")
     return encoded_documents(replace(source, separator=separator or None), tokenizer)

@@ -2,7 +2,6 @@
 
 sources.py              files, folders, globs, stdin, URLs
 readers.py              the documents of one file, in chunks: text, JSON lines, JSON arrays, CSV and TSV
-separators.py           the separator between the documents of a text file
 python_docs.py          the documentation bundled with CPython, the default training text
 train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece

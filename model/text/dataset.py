@@ -1,6 +1,6 @@
 """Token ids on disk, and the training and validation batches cut from them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -25,7 +25,7 @@ class Dataset:
     val_bytes: int  # length in UTF-8 of the text that the targets of the validation stand for
     val_tokens: int  # the targets of the validation that count
     documents: int = 1  # in both
-    separators: tuple[int, ...] = ()  # the tokens between two documents, which stand for no text
+    separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text
     row: int | None = None
     row_tokens: int | None = None  # without the padding, the mean of the training rows
     train_counted: np.ndarray | None = None  # of conversations: whether the loss counts a token, bool (N,)

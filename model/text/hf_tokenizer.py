@@ -4,7 +4,6 @@ tokenizer.json is written because transformers would otherwise prepend a space t
 SentencePiece model does not.
 """
 
-import hashlib
 import re
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -22,106 +21,68 @@ BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 class HFTokenizer:
     """A tokenizer.json and the settings beside it, read with the ``tokenizers`` package as transformers reads them.
 
-    Tokens that only ``tokenizer_config.json`` or ``added_tokens.json`` names are added. BOS comes first in a text if
-    the file's post-processor puts it there, whatever ``add_bos_token`` says, with one exception: DeepSeek's models have
-    ``add_bos_token``, the class LlamaTokenizer and a post-processor without BOS. Transformers 5 begins their texts
-    without BOS, but their authors document that they begin with it, and transformers 4 did so.
+    BOS comes first in a text if the file's post-processor puts it there, or if the settings have ``add_bos_token``.
+    Transformers 5 ignores that setting of DeepSeek's models, but their authors document that texts begin with BOS.
 
-    What a post-processor puts after a text, and the file's truncation, padding and dropout are left out, because they
-    are for the batches of a training. If no file names a BOS token, as for Qwen, EOS takes its place in the empty text
-    and between the documents of a training. Raises ValueError if no file names either.
+    What a post-processor puts after a text, and the file's truncation and padding are left out, because they are for
+    the batches of a training. If no file names a BOS token, as for Qwen, EOS takes its place in the empty text and
+    between the documents of a training. Raises ValueError if no file names either.
     """
 
     def __init__(self, path: str | Path):
         try:
             from tokenizers import Tokenizer
-            from tokenizers.models import BPE
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
         self.content = self.path.read_bytes()
-        settings = read_settings(self.path.parent)
-        added = added_tokens(self.path.parent)
         try:
             self._model = Tokenizer.from_str(self.content.decode())
             self._model.no_truncation()
             self._model.no_padding()
-            if isinstance(self._model.model, BPE):
-                self._model.model.dropout = None
-            base = self._model.get_vocab(with_added_tokens=False)
-            self.base_vocab_size = max(base.values()) + 1  # without added tokens
-            self._add_tokens(settings, added)
             self.vocab_size = max(self._model.get_vocab().values()) + 1
-            self._special = {token for token, added in self._model.get_added_tokens_decoder().items() if added.special}
-            pieces = self._model.encode("a", add_special_tokens=False)
-            processed = self._model.encode("a", add_special_tokens=True).ids
-            prefix = processed[: processed.index(pieces.ids[0])] if pieces.ids else processed
-            self._model.decode(range(min(self.vocab_size, 1000)))  # a damaged file fails here, not while generating
-        except BaseException as error:
-            # A panic of the library is no Exception, and its class cannot be imported.
-            if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
-                raise
+            plain = self._model.encode("a", add_special_tokens=False)
+            ids = self._model.encode("a").ids
+            self._prefix = ids[: ids.index(plain.ids[0])]
+        except Exception as error:
             raise ValueError(f"{path} is not a valid tokenizer.json ({error}): get the file again") from None
-        for token, (number, _) in added.items():
+        for token, number in added_tokens(self.path.parent).items():
             if self._model.token_to_id(token) != number:
                 raise ValueError(
                     f"{path} gives the token {token!r} the id {self._model.token_to_id(token)}, but "
                     f"tokenizer_config.json or added_tokens.json {number}: get these files again"
                 )
-        others = repr((sorted(added.items()), sorted(named_tokens(settings))))
-        self.fingerprint = hashlib.sha256(self.content + others.encode()).hexdigest()
-        named_bos = self._id_of(settings.get("bos_token"))
-        eos = self._id_of(settings.get("eos_token"))
-        is_llama = str(settings.get("tokenizer_class")).startswith("LlamaTokenizer")
-        if not prefix and named_bos is not None and is_llama and settings.get("add_bos_token") is True:
-            prefix = [named_bos]
-        self._prefix = prefix
-        self._splits_special = settings.get("split_special_tokens") is True
-        bos = next((token for token in (*prefix, named_bos, eos) if token is not None), None)
-        if bos is None or bos >= self.vocab_size:
-            raise ValueError(f"{path} names no BOS or EOS token of its own: put its tokenizer_config.json beside it")
+        added = self._model.get_added_tokens_decoder().items()
+        self._special = {token for token, each in added if each.special}
+        self.adds_space = plain.tokens[0][0] in "\u2581\u0120 "
+
+        settings = read_settings(self.path.parent)
+        named_bos, eos = self._special_id(settings.get("bos_token")), self._special_id(settings.get("eos_token"))
+        if not self._prefix and named_bos is not None and settings.get("add_bos_token") is True:
+            self._prefix = [named_bos]
+        bos = next((token for token in (*self._prefix, named_bos, eos) if token is not None), None)
+        if bos is None:
+            raise ValueError(f"{path} names no BOS or EOS token: put its tokenizer_config.json beside it")
         self.bos_id: int = bos
         self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
-        self.adds_space = bool(pieces.tokens) and pieces.tokens[0][0] in "\u2581\u0120 "
-        self.model_vocab_size = self.vocab_size  # the model may have fewer tokens: see ``_checked``
 
-    def _add_tokens(self, settings: dict[str, Any], added: dict[str, tuple[int, dict[str, Any]]]) -> None:
-        """Add the tokens that only the files beside tokenizer.json name, and mark those with a role as special."""
-        from tokenizers import AddedToken
-
-        for token, (_, flags) in sorted(added.items(), key=lambda item: item[1][0]):
-            self._model.add_tokens([AddedToken(token, **flags)])
-        known = {each.content: each for each in self._model.get_added_tokens_decoder().values()}
-        for token in named_tokens(settings):
-            if self._model.token_to_id(token) is not None:  # others have no row in the model
-                self._model.add_special_tokens([known.get(token) or AddedToken(token, special=True, normalized=False)])
-
-    def _id_of(self, token: Any) -> int | None:
-        content = token.get("content") if isinstance(token, dict) else token
-        return self._model.token_to_id(content) if isinstance(content, str) else None
+    def _special_id(self, token: Any) -> int | None:
+        """The id of a token that the settings name, which makes it special even if tokenizer.json does not."""
+        name = token.get("content") if isinstance(token, dict) else token
+        number = self._model.token_to_id(name) if isinstance(name, str) else None
+        if number is not None and number not in self._special:
+            self._model.add_special_tokens([name])
+            self._special.add(number)
+        return number
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """BOS comes first if the model was trained with it, and in the empty text, which needs at least one token."""
         ids = self.encode_batch([text])[0]
-        if bos:
-            ids = [*self._prefix, *ids] or [self.bos_id]
-        return self._checked(ids)
+        return [*self._prefix, *ids] or [self.bos_id] if bos else ids
 
-    def _checked(self, ids: list[int]) -> list[int]:
-        """Raise ValueError for a token beyond the vocabulary of the model, as CodeLlama-34b's tokenizer has."""
-        if max(ids, default=0) >= self.model_vocab_size:
-            token = self._model.id_to_token(max(ids))
-            raise ValueError(
-                f"the text contains {token!r}, which is token {max(ids)}, but the model has only "
-                f"{self.model_vocab_size} tokens: leave it out"
-            )
-        return ids
-
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """Many texts at once. The library uses all cores and ignores ``threads``."""
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         checked = [check_encodable(text) for text in texts]
-        self._model.encode_special_tokens = self._splits_special  # into characters
-        return [self._checked(row.ids) for row in self._model.encode_batch(checked, add_special_tokens=False)]
+        return [row.ids for row in self._model.encode_batch(checked, add_special_tokens=False)]
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """The special tokens, and the other added tokens that the template names."""
@@ -129,12 +90,10 @@ class HFTokenizer:
         return {each.content: token for token, each in added if each.special or each.content in template}
 
     def encode_control(self, text: str) -> list[int]:
-        self._model.encode_special_tokens = False
-        return self._checked(self._model.encode(check_encodable(text), add_special_tokens=False).ids)
+        return self.encode_batch([text])[0]
 
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
         """The library normalizes the text before it looks for some tokens: with NFKC it also finds ``＜eot＞``."""
-        self._model.encode_special_tokens = False
         encoded = self._model.encode(text, add_special_tokens=False)
         return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
@@ -177,46 +136,26 @@ def _read_if_present(file: Path) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
-ROLES = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
-FLAGS = ("single_word", "lstrip", "rstrip", "normalized", "special")  # of an added token
-
-
-def named_tokens(settings: dict[str, Any]) -> list[str]:
-    """The tokens that the settings of a tokenizer name as special."""
-    more: list[Any] = []
-    for name in ("additional_special_tokens", "extra_special_tokens"):
-        value = settings.get(name)
-        more += value.values() if isinstance(value, dict) else value if isinstance(value, list) else []
-    tokens = [settings.get(role) for role in ROLES] + more
-    contents = [token.get("content") if isinstance(token, dict) else token for token in tokens]
-    return [content for content in contents if isinstance(content, str) and content]
-
-
-def added_tokens(directory: Path) -> dict[str, tuple[int, dict[str, Any]]]:
-    """Token -> (id, flags) of the tokens in added_tokens.json and tokenizer_config.json, which may not be elsewhere.
+def added_tokens(directory: Path) -> dict[str, int]:
+    """Token -> id of the tokens in added_tokens.json and tokenizer_config.json.
 
     Raises ValueError if they are not in the form that these files have.
     """
-    settings = read_settings(directory)
-    special = named_tokens(settings)
-    file = directory / "added_tokens.json"
-    found: dict[str, tuple[int, dict[str, Any]]] = {}
-    for token, number in _read_if_present(file).items():
-        found[token] = number, {"special": token in special, "normalized": token not in special}
-    config = directory / "tokenizer_config.json"
-    decoder = settings.get("added_tokens_decoder", {})
+    file = directory / "tokenizer_config.json"
+    found: dict[str, int] = {}
     try:
-        for number, fields in decoder.items():
-            found[fields["content"]] = int(number), {flag: bool(fields[flag]) for flag in FLAGS if flag in fields}
-        numbers = {number for number, _ in found.values()}
-        if not all(type(number) is int and number >= 0 for number in numbers) or len(numbers) < len(found):
-            raise ValueError("two tokens have the same id")
+        for token, number in _read_if_present(directory / "added_tokens.json").items():
+            found[token] = int(number)
+        for number, fields in _read_if_present(file).get("added_tokens_decoder", {}).items():
+            found[str(fields["content"])] = int(number)
     except (ValueError, TypeError, AttributeError, KeyError) as error:
-        raise ValueError(f"{config} or {file.name}: the added tokens are not valid ({error}): get it again") from None
+        raise ValueError(
+            f"{file} or added_tokens.json: the added tokens are not valid ({error}): get it again"
+        ) from None
     return found
 
 
-def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The contents of tokenizer.json and tokenizer_config.json for a SentencePiece model; None for a unigram model."""
     content = path.read_bytes()
     pieces = pieces_of(content)
@@ -247,9 +186,7 @@ def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any
     if adds_space:
         normalizers.insert(0, {"type": "Prepend", "prepend": U2581})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
-    if not adds_bos:
-        config["add_bos_token"] = False
-    first = [{"SpecialToken": {"id": bos, "type_id": 0}}] if adds_bos else []
+    first = {"SpecialToken": {"id": bos, "type_id": 0}}
     tokenizer_json = {
         "version": "1.0",
         "added_tokens": added,
@@ -257,8 +194,8 @@ def hugging_face_files(path: Path, adds_bos: bool = True) -> tuple[dict[str, Any
         "pre_tokenizer": None,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [*first, {"Sequence": {"id": "A", "type_id": 0}}],
-            "pair": [*first, *({"Sequence": {"id": part, "type_id": 0}} for part in "AB")],
+            "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
+            "pair": [first, *({"Sequence": {"id": part, "type_id": 0}} for part in "AB")],
             "special_tokens": {bos: {"id": bos, "ids": [model.bos_id()], "tokens": [bos]}},
         },
         "decoder": {"type": "Sequence", "decoders": decoders},

@@ -8,15 +8,15 @@ import json
 import os
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import islice
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
 from ..cli.files import read_json, write_atomically, write_text
-from ..cli.machine import count_cores
 from .dataset import Dataset
 from .readers import Chunk
 from .sources import Documents
@@ -37,8 +37,8 @@ class Tokens:
     val_bytes: int  # length in UTF-8 of what the targets of the validation stand for
     val_tokens: int  # these targets
     documents: int
-    files: tuple[str, ...]  # the paths of the training text
-    separators: tuple[int, ...] = ()  # the tokens between two documents
+    files: list[str]  # the paths of the training text
+    separators: list[int] = field(default_factory=list)  # the tokens between two documents
     row: int | None = None  # of conversations: the tokens of a row; with each lies whether the loss counts it
     row_tokens: int | None = None  # without the padding, the mean of the training rows
     made_from: str | None = None  # identifies the files, their state, and the way they are read
@@ -54,6 +54,15 @@ def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     start = with_start[: len(with_start) - len(without)]
     ends = tokenizer.eos_ids or (tokenizer.bos_id,)
     return start, [] if start and start[0] in ends else [ends[0]]
+
+
+class Place(NamedTuple):
+    """What is before a chunk, and whether it begins a document."""
+
+    tokens: int
+    size: int  # bytes of text
+    text_tokens: int  # tokens without those between documents
+    starts_document: bool
 
 
 def tokenize(
@@ -74,84 +83,62 @@ def tokenize(
     before = [source.state() for source in sources]
     start, end = surrounding_tokens(tokenizer)
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
-    counts = Counts()
+    numbers = array("q")  # those of the Place of each chunk, and of the end
+    first_chunks: list[int] = []  # of each source
 
     def write(path: Path) -> None:
+        tokens = size = text_tokens = 0
         total = sum(source.text_size() for source in sources) or None
         bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1)
         with path.open("wb") as file, bar:
 
-            def put(ids: list[int]) -> None:
+            def put(ids: list[int]) -> int:
                 file.write(np.array(ids, dtype).tobytes())
-                counts.total += len(ids)
+                return len(ids)
 
             for source in sources:
-                counts.begins.append(len(counts.tokens))
+                first_chunks.append(len(numbers) // len(Place._fields))
+                is_first = True
                 for text, starts_document, ids in encode_chunks(source, tokenizer):
-                    if starts_document:
-                        put(end if counts.is_inside else [])
-                        ids = start + ids
-                    counts.add(starts_document)
-                    put(ids)
-                    length = len(text.encode())
-                    counts.size += length
-                    counts.text_tokens += len(ids) - (len(start) if starts_document else 0)
-                    bar.update(length)
-                if counts.begins[-1] == len(counts.tokens):
+                    if starts_document and not is_first:
+                        tokens += put(end)
+                    is_first = False
+                    numbers.extend(Place(tokens, size, text_tokens, starts_document))
+                    tokens += put(start + ids if starts_document else ids)
+                    text_tokens += len(ids)
+                    size += len(text.encode())
+                    bar.update(len(text.encode()))
+                if is_first:
                     raise ValueError("the sources hold no text: give a source with text")
-                put(end)
-                counts.is_inside = False
-            file.flush()
-            os.fsync(file.fileno())
+                tokens += put(end)
+        numbers.extend(Place(tokens, size, text_tokens, True))
 
     write_atomically(directory / IDS, write)
     for source, state in zip(sources, before):
         check_unchanged(source, state)
-    chunk = counts.begins[1] if val_documents else counts.nearest(1 - val_fraction)
-    train, size, text_tokens, begins_document = counts.place(chunk)
+    places = np.frombuffer(numbers, np.int64).reshape(-1, len(Place._fields))
+    total, total_size, total_text_tokens, _ = places[-1].tolist()
+    if val_documents:
+        chunk = first_chunks[1]
+    else:  # not the first one, if there are several
+        nearest = int(np.abs(places[:, 0] - (1 - val_fraction) * total).argmin())
+        chunk = max(1, min(len(places) - 2, nearest))
+    val = Place(*places[chunk].tolist())
     tokens = Tokens(
         dtype=str(dtype),
-        train=train,
+        train=val.tokens,
         # If it begins inside a document, or documents begin without BOS, its first token is the last one before it: the
         # context from which the first token that counts is predicted.
-        val=train if begins_document and start else train - 1,
-        total=counts.total,
-        val_bytes=counts.size - size,
-        val_tokens=counts.text_tokens - text_tokens,
-        documents=sum(counts.starts),
-        files=tuple(os.path.realpath(path) for path in documents.paths()),
-        separators=(*start[:1], *end),
+        val=val.tokens if val.starts_document and start else val.tokens - 1,
+        total=total,
+        val_bytes=total_size - val.size,
+        val_tokens=total_text_tokens - val.text_tokens,
+        documents=int(places[:-1, 3].sum()),
+        files=[os.path.realpath(path) for path in documents.paths()],
+        separators=[*start[:1], *end],
         made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))
-
-
-class Counts:
-    """For each chunk how many tokens, bytes and tokens of text are before it, and whether it begins a document."""
-
-    def __init__(self) -> None:
-        self.tokens, self.sizes, self.texts, self.starts = array("q"), array("q"), array("q"), array("b")
-        self.begins: list[int] = []  # the number of chunks before each source
-        self.total = self.size = self.text_tokens = 0  # so far: tokens, bytes, and tokens that are no separators
-        self.is_inside = False  # whether a document has begun and not ended
-
-    def add(self, starts_document: bool) -> None:
-        self.tokens.append(self.total)
-        self.sizes.append(self.size)
-        self.texts.append(self.text_tokens)
-        self.starts.append(starts_document)
-        self.is_inside = True
-
-    def nearest(self, fraction: float) -> int:
-        """The chunk nearest to this fraction of the tokens; not the first one, if there are several."""
-        offsets = np.array([*self.tokens, self.total])
-        return max(1, min(len(self.tokens) - 1, int(np.abs(offsets - fraction * self.total).argmin())))
-
-    def place(self, chunk: int) -> tuple[int, int, int, bool]:
-        """What is before the chunk or, after the last one, in all; and whether a document begins there."""
-        if chunk == len(self.tokens):
-            return self.total, self.size, self.text_tokens, True
-        return self.tokens[chunk], self.sizes[chunk], self.texts[chunk], bool(self.starts[chunk])
 
 
 def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
@@ -163,7 +150,7 @@ def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tup
             # The tokenizer would add a space to the one at which the document was cut
             is_cut = tokenizer.adds_space and not starts_document
             texts.append(text.removeprefix(" ") if is_cut else text)
-        for (text, starts_document), ids in zip(batch, tokenizer.encode_batch(texts, count_cores())):
+        for (text, starts_document), ids in zip(batch, tokenizer.encode_batch(texts)):
             yield text, starts_document, ids
 
 
@@ -179,16 +166,9 @@ def load_tokens(directory: Path) -> Tokens:
     if not path.exists():
         raise ValueError(f"{path} is missing: the directory has no text of a run")
     try:
-        values = read_json(path)
-        tokens = Tokens(**values | {name: tuple(values[name]) for name in ("separators", "files")})
-        counts = [tokens.train, tokens.val, tokens.total, tokens.val_bytes, tokens.val_tokens, tokens.documents]
-        counts += [*tokens.separators, tokens.row or 0, tokens.row_tokens or 0]
-        ordered = 0 <= tokens.val <= tokens.total and 0 <= tokens.train <= tokens.total
-        if tokens.dtype not in ("uint16", "uint32") or not ordered or any(type(count) is not int for count in counts):
-            raise ValueError
-    except (ValueError, TypeError, KeyError):
+        return Tokens(**read_json(path))
+    except TypeError:  # fields are missing, or there are others
         raise ValueError(f"{path} is damaged: restore it") from None
-    return tokens
 
 
 def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:

@@ -5,7 +5,6 @@ Tables and grammars are left out, because a small model learns to draw table bor
 
 import ast
 import functools
-import gc
 import hashlib
 import os
 import re
@@ -42,14 +41,10 @@ def corpus_files() -> list[Path]:
 def python_docs() -> tuple[str, ...]:
     """One document per module and topic, shuffled so that the end, the validation text, is like the rest."""
     *modules, topics = corpus_files()
-    gc.disable()  # a syntax tree is many small objects, and collecting while they are made doubles the time
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes, which some versions warn about
-            documents = ["\n\n".join(docstrings(ast.parse(file.read_bytes()))) for file in modules]
-            assigned = (node.value for node in ast.parse(topics.read_bytes()).body if isinstance(node, ast.Assign))
-    finally:
-        gc.enable()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # invalid escapes, which some versions warn about
+        documents = ["\n\n".join(docstrings(ast.parse(file.read_bytes()))) for file in modules]
+        assigned = (node.value for node in ast.parse(topics.read_bytes()).body if isinstance(node, ast.Assign))
     documents += [f"{name}\n\n{text}" for name, text in sorted(ast.literal_eval(next(assigned)).items())]
     documents = [prose(document).strip() + "\n" for document in documents]
     documents = [document for document in documents if document != "\n"]

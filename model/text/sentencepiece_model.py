@@ -6,7 +6,7 @@ Numbers of fields are those of sentencepiece_model.proto in SentencePiece's repo
 """
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces
@@ -15,7 +15,7 @@ PIECE, TRAINER, NORMALIZER = 1, 2, 3  # fields of the model
 PIECE_TEXT, PIECE_SCORE, PIECE_KIND = 1, 2, 3
 MODEL_KIND, VOCAB_SIZE, BYTE_FALLBACK = 3, 4, 35  # fields of the trainer
 NORMALIZER_NAME, REMOVE_EXTRA_WHITESPACES = 1, 4  # fields of the normalizer
-VARINT, EIGHT_BYTES, LENGTH, FOUR_BYTES = 0, 1, 2, 5  # wire types
+VARINT, LENGTH, FOUR_BYTES = 0, 2, 5  # wire types; a model has no others
 
 
 class Piece(NamedTuple):
@@ -25,7 +25,7 @@ class Piece(NamedTuple):
 
 
 def pieces_of(model: bytes) -> list[Piece]:
-    """The pieces of a model, each at the index that is its id. Raises ValueError if the bytes are not a model."""
+    """The pieces of a model, each at the index that is its id. SentencePiece must have read the model before."""
     pieces = []
     for number, value in _fields(model):
         if number == PIECE:
@@ -40,45 +40,34 @@ def _fields(message: bytes) -> Iterator[tuple[int, Any]]:
     position = 0
     while position < len(message):
         tag, position = _varint(message, position)
-        kind = tag & 7
-        if kind == VARINT:
-            value: int | bytes
-            value, position = _varint(message, position)
-        else:
-            size = {EIGHT_BYTES: 8, FOUR_BYTES: 4}.get(kind)
-            if kind == LENGTH:
-                size, position = _varint(message, position)
-            if size is None or position + size > len(message):
-                raise ValueError("not a SentencePiece model")
-            value = message[position : position + size]
-            position += size
-        yield tag >> 3, value
+        number, wire_type = tag >> 3, tag & 7
+        if wire_type == VARINT:
+            varint, position = _varint(message, position)
+            yield number, varint
+            continue
+        size, position = (4, position) if wire_type == FOUR_BYTES else _varint(message, position)
+        yield number, message[position : position + size]
+        position += size
 
 
 def _varint(message: bytes, position: int) -> tuple[int, int]:
     """The number that begins at ``position``, seven bits in each byte, and the position after it."""
-    number = 0
-    for shift in range(0, 70, 7):
-        if position == len(message):
-            break
-        byte = message[position]
+    number = shift = 0
+    while message[position] > 127:
+        number |= (message[position] & 127) << shift
+        shift += 7
         position += 1
-        number |= (byte & 127) << shift
-        if byte < 128:
-            return number, position
-    raise ValueError("not a SentencePiece model")
+    return number | message[position] << shift, position + 1
 
 
-def bpe_model(pieces: Iterable[Piece]) -> bytes:
+def bpe_model(pieces: Sequence[Piece]) -> bytes:
     """A BPE model with byte fallback, which puts a space before the text and changes nothing else in it."""
     model = b""
-    count = 0
     for piece in pieces:
         fields = _field(PIECE_TEXT, piece.text.encode())
         fields += _field(PIECE_SCORE, struct.pack("<f", piece.score), FOUR_BYTES) + _field(PIECE_KIND, piece.kind)
         model += _field(PIECE, fields)
-        count += 1
-    trainer = _field(MODEL_KIND, BPE) + _field(VOCAB_SIZE, count) + _field(BYTE_FALLBACK, 1)
+    trainer = _field(MODEL_KIND, BPE) + _field(VOCAB_SIZE, len(pieces)) + _field(BYTE_FALLBACK, 1)
     normalizer = _field(NORMALIZER_NAME, b"identity") + _field(REMOVE_EXTRA_WHITESPACES, 0)
     return model + _field(TRAINER, trainer) + _field(NORMALIZER, normalizer)
 

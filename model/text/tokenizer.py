@@ -1,16 +1,14 @@
 """Tokenizers: text to ids, and ids back to the same text."""
 
-import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
 from sentencepiece import SentencePieceProcessor
 
-from .sentencepiece_model import USER_DEFINED, pieces_of
+from .sentencepiece_model import CONTROL, USER_DEFINED, pieces_of
 
 REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 
@@ -19,8 +17,7 @@ class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
-    a text. So new tokens are decoded together with the tokens just before them (the prefix). Prefix and new tokens form
-    the window, and the characters of the prefix are skipped.
+    a text. So new tokens are decoded together with the tokens just before them. Both form the window.
     """
 
     def __init__(
@@ -29,50 +26,49 @@ class TextStream:
         """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
         self._is_incomplete = is_incomplete
-        self._emitted = 0  # characters of the window that ``push`` has returned, or that belong to the prefix
-        self._reset([])
+        self._returned = 0  # characters at the beginning of the window
+        self._start_window([])
 
     def push(self, token: int) -> str:
-        """The new text after this token. A character at its end whose last bytes are still missing is held back."""
+        """The new text after this token. It is held back until the bytes of its last character are complete."""
         self._window.append(token)
         if self._is_incomplete(token):
             return ""
         text = self._decode(self._window)
-        # Up to three replacement characters at the end may be the first bytes of a character.
-        incomplete = min(3, len(text) - len(text.rstrip(REPLACEMENT)))
-        complete = len(text) - incomplete
-        start = self._emitted
-        self._emitted = max(start, complete)
-        # If the text is complete, the new tokens become the prefix of the next ones, unless they are all white space: a
-        # decoder may drop spaces at the start.
-        if not incomplete and text[self._prefix_characters :].strip():
-            self._reset(self._window[self._prefix_tokens :])
-        return text[start:complete]
+        if text.endswith(REPLACEMENT):
+            return ""
+        new = text[self._returned :]
+        self._returned = len(text)
+        # The next window begins with the tokens of the new text, unless that is white space: a decoder may drop spaces
+        # at the start.
+        if new.strip():
+            self._start_window(self._window[self._old_tokens :])
+        return new
 
     def flush(self) -> str:
         """The remaining text after the last token. The stream can then be used for another text."""
-        rest = self._decode(self._window)[self._emitted :]
-        self._reset([])
+        rest = self._decode(self._window)[self._returned :]
+        self._start_window([])
         return rest
 
-    def _reset(self, prefix: list[int]) -> None:
-        self._window = prefix
-        self._prefix_tokens = len(prefix)
-        self._prefix_characters = len(self._decode(prefix)) if prefix else 0
-        self._emitted = self._prefix_characters
+    def _start_window(self, tokens: list[int]) -> None:
+        """Begin a window with tokens whose text has been returned."""
+        self._window = tokens
+        self._old_tokens = len(tokens)
+        self._returned = len(self._decode(tokens)) if tokens else 0
 
 
 U2581 = "\u2581"  # SentencePiece writes a space inside a piece as this character
 
 
-def check_encodable(text: str) -> str:
+def check_encodable(text: str, where: str = "the text") -> str:
     """Return the text. Raises ValueError for half of a surrogate pair, which UTF-8 cannot encode."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
         raise ValueError(
-            f"the text is not UTF-8: its character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
-            "remove it, or read the text again as UTF-8"
+            f"{where} is not UTF-8: character {error.start} is {text[error.start]!r}, half of a surrogate pair; "
+            "remove it"
         ) from None
     return text
 
@@ -86,35 +82,27 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
     content: bytes  # of the file
-    fingerprint: str  # two tokenizers with the same one encode texts equally, so cached tokens can be used
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """Raises ValueError if UTF-8 cannot encode the text."""
-        ...
 
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        """``encode(text, bos=False)`` of many texts."""
-        ...
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """``encode(text, bos=False)`` of many texts, on all cores."""
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """Name -> id of the tokens that a chat template may use: BOS, EOS and tokens added for chat."""
-        ...
 
     def encode_control(self, text: str) -> list[int]:
         """Encode a rendered chat template: the name of a control token becomes that token."""
-        ...
 
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
         """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
-        ...
 
     def encode_literal(self, text: str) -> list[int]:
         """Encode a user's text: the name of a control token stays text."""
-        ...
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without BOS, EOS and other control tokens."""
-        ...
 
     def stream(self) -> TextStream: ...
 
@@ -122,8 +110,7 @@ class Tokenizer(Protocol):
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
-    def __init__(self, path: str | Path, adds_bos: bool = True):
-        """``adds_bos`` is false for the few models whose texts do not begin with BOS."""
+    def __init__(self, path: str | Path):
         self.path = Path(path)
         self.content = self.path.read_bytes()
         try:
@@ -138,8 +125,6 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.fingerprint = hashlib.sha256(self.content).hexdigest()
-        self.adds_bos = adds_bos
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
         # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
@@ -150,12 +135,12 @@ class SentencePieceTokenizer:
         self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
-        """BOS comes first if the model was trained with it, and in the empty text, which needs at least one token."""
+        """BOS comes first."""
         ids = self.encode_batch([text])[0]
-        return [self.bos_id, *ids] if bos and (self.adds_bos or not text) else ids
+        return [self.bos_id, *ids] if bos else ids
 
-    def encode_batch(self, texts: Sequence[str], threads: int = 1) -> list[list[int]]:
-        rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts], num_threads=threads)
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts])
         for row, text in enumerate(texts):
             if self._u2581_ids and U2581 in text:
                 first, *rest = self._model.encode(text.split(U2581))
@@ -165,43 +150,35 @@ class SentencePieceTokenizer:
         return rows
 
     @cached_property
-    def _user_defined(self) -> dict[str, int]:
-        """Name -> id of the pieces that SentencePiece finds in any text before it splits the rest, as Yi's for chat."""
-        return {piece.text: i for i, piece in enumerate(pieces_of(self.content)) if piece.kind == USER_DEFINED}
+    def _control(self) -> dict[str, int]:
+        """Name -> id of the control pieces.
+
+        Raises ValueError for user-defined pieces, as Yi has for chat: SentencePiece finds them in any text, so a user
+        could type them.
+        """
+        pieces = pieces_of(self.content)
+        if any(piece.kind == USER_DEFINED for piece in pieces):
+            raise ValueError(f"{self.path} has user-defined pieces: for a chat, give the tokenizer.json of this model")
+        return {piece.text: number for number, piece in enumerate(pieces) if piece.kind == CONTROL}
 
     def control_tokens(self, template: str) -> dict[str, int]:
-        """The control pieces, and the user-defined pieces that the template names."""
-        control = {self._model.id_to_piece(i): i for i in range(self.vocab_size) if self._model.is_control(i)}
-        return control | {name: i for name, i in self._user_defined.items() if name in template}
-
-    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
-        names = [name for name, token in self._matched().items() if token in ids]
-        return [found.span() for found in re.finditer(_any_of(names), text)]
-
-    def _matched(self) -> dict[str, int]:
-        return self.control_tokens("") | self._user_defined
+        return self._control
 
     def encode_control(self, text: str) -> list[int]:
-        names = self._matched()
         ids: list[int] = []
-        for number, part in enumerate(re.split(f"({_any_of(names)})", text)):
+        for number, part in enumerate(re.split(f"({_any_of(self._control)})", text)):
             if number % 2:  # re.split with a group returns the matches at the odd indices
-                ids.append(names[part])
+                ids.append(self._control[part])
             elif part:
                 ids += self.encode_batch([part])[0]
         return ids
 
-    def encode_literal(self, text: str) -> list[int]:
-        """Encodes a user-defined piece in two parts, because SentencePiece would always find it in a whole text.
+    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
+        names = [name for name, token in self._control.items() if token in ids]
+        return [found.span() for found in re.finditer(_any_of(names), text)]
 
-        A space that the tokenizer puts before the second part is left out: a newline in front of it takes the space.
-        """
-        cuts = [found.start() + 1 for found in re.finditer(_any_of(self._user_defined), text)]
-        first, *rest = (text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
-        newline, ids, *others = self.encode_batch(["\n", first, *("\n" + part for part in rest)])
-        for part in others:
-            ids += part[len(newline) :]
-        return ids
+    def encode_literal(self, text: str) -> list[int]:
+        return self.encode_batch([text])[0]  # SentencePiece never encodes a text as a control piece
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids))

@@ -7,7 +7,6 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 
@@ -26,13 +25,6 @@ SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outsi
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
 # and NUL are removed from the sample, so they are encoded as bytes.
 RESERVED = {0x2581: None, 0x2585: None, 0: None}
-LOSSLESS: dict[str, Any] = {
-    "byte_fallback": True,
-    "normalization_rule_name": "identity",
-    "remove_extra_whitespaces": False,
-    "add_dummy_prefix": False,
-    "hard_vocab_limit": False,
-}
 
 
 def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int | None = None) -> Path:
@@ -119,10 +111,8 @@ def spread_sample(texts: Iterable[str], limit: int = SAMPLE_CHARACTERS) -> tuple
 
 
 def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> bytes:
-    required = "\u2581"  # the space; line ends are added because the trainer drops them at the end of a sentence
-    for end in "\n\r":
-        if any(end in line for line in sample):
-            required += end
+    # The space, and line ends, which the trainer drops at the end of a sentence
+    required = "\u2581" + "".join(end for end in "\n\r" if any(end in line for line in sample))
     proto = io.BytesIO()
     SentencePieceTrainer.train(
         sentence_iterator=iter([*sample, " "]),  # SentencePiece fails if every sentence is empty
@@ -135,6 +125,11 @@ def _train(sample: list[str], kind: str, vocab_size: int, coverage: float) -> by
         max_sentence_length=1 << 20,
         num_threads=1,  # the number is stored in the file, which must be the same on every machine
         minloglevel=2,
-        **LOSSLESS,
+        hard_vocab_limit=False,
+        # Lossless:
+        byte_fallback=True,
+        normalization_rule_name="identity",
+        remove_extra_whitespaces=False,
+        add_dummy_prefix=False,
     )
     return proto.getvalue()

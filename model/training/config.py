@@ -48,7 +48,7 @@ class DataArgs:
     text_key: TextKey = "text"
     doc_separator: Annotated[
         str | None,
-        "separator of documents in a text file; '' for none (default: <|endoftext|> or its like, alone on a line)",
+        "separator of documents in a text file; '' for none (default: <|endoftext|>, if that is alone on a line)",
     ] = None
     start_text: Annotated[
         str | None, "text put before a generation without a prompt, and not printed (default: chosen from the data)"

@@ -208,7 +208,7 @@ def tokenize_conversations(
         val_bytes=val.text_bytes,
         val_tokens=val.counted,
         documents=sum(sizes),
-        files=tuple(os.path.realpath(path) for path in documents.paths()),
+        files=[os.path.realpath(path) for path in documents.paths()],
         row=train.length,
         row_tokens=math.ceil(train.tokens / train.rows),
         made_from=made_from,

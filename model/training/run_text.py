@@ -16,7 +16,6 @@ from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
 from ..text.dataset import Dataset
 from ..text.prepare import IDS, META, check_unchanged, load_dataset, load_tokens, surrounding_tokens, tokenize
-from ..text.separators import recognize
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
@@ -27,7 +26,7 @@ from .conversations import conversation_texts, example_question, tokenize_conver
 from .distributed import Ranks
 from .evaluation import sampled_blocks, unigram_loss
 
-FORMAT = 1  # increase when the same files give other tokens, so that those of earlier runs are not taken
+FORMAT = 2  # increase when the same files give other tokens, so that those of earlier runs are not taken
 MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
 MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
 # Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
@@ -103,7 +102,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     if data.doc_separator and are_conversations:
         raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
     if data.doc_separator is None and not are_conversations:
-        data = replace(data, doc_separator=recognize(documents.beginnings()))
+        data = replace(data, doc_separator=documents.recognize_separator())
     for source in (documents, val_documents):
         if source:
             source.separator = data.doc_separator or None
@@ -114,7 +113,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         made_by: list[object] = [data.tokenizer, vocab_size]
     else:
         tokenizer = load_tokenizer(Path(data.tokenizer), run.model.vocab_size if run.train.init_from else None)
-        made_by = [tokenizer.fingerprint, *surrounding_tokens(tokenizer)]
+        made_by = [hashlib.sha256(tokenizer.content).hexdigest(), *surrounding_tokens(tokenizer)]
     state = documents.state()
     if are_conversations:
         made_by += [run.model.max_seq_len, str(find_template(tokenizer.path.parent)[1]) if tokenizer else None]

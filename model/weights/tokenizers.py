@@ -42,8 +42,8 @@ def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tok
 def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | None:
     """The tokenizer file in a directory.
 
-    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if tokenizer.model
-    lacks tokens: those that were added, or some of the model's.
+    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if texts begin
+    without BOS, or if tokenizer.model lacks tokens: those that were added, or some of the model's.
     """
     model_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
     if not json_file.is_file():
@@ -55,14 +55,13 @@ def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | No
     except RuntimeError:  # in another format, as Llama 3's
         return json_file
     has_all = model_vocab_size in (None, model.get_piece_size()) and not _missing(model, path)
-    return model_file if has_all else json_file
+    return model_file if has_all and _adds_bos(path) else json_file
 
 
 def _missing(model: SentencePieceProcessor, directory: Path) -> list[str]:
     """The added tokens that a SentencePiece model lacks."""
-    size = model.get_piece_size()
-    added = added_tokens(directory).items()
-    return [token for token, (number, _) in added if number >= size or model.id_to_piece(number) != token]
+    pieces = {model.id_to_piece(number): number for number in range(model.get_piece_size())}
+    return [token for token, number in added_tokens(directory).items() if pieces.get(token) != number]
 
 
 def _open_tokenizer(file: Path) -> Tokenizer:
@@ -70,10 +69,12 @@ def _open_tokenizer(file: Path) -> Tokenizer:
         return HFTokenizer(file)
     if file.suffix == ".bin":
         raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
-    tokenizer = SentencePieceTokenizer(file, _adds_bos(file.parent))
+    tokenizer = SentencePieceTokenizer(file)
     missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
     if missing:
         raise ValueError(f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model")
+    if not _adds_bos(file.parent):
+        raise ValueError(f"{file} is of a model whose texts begin without BOS: give its tokenizer.json")
     return tokenizer
 
 
@@ -92,17 +93,13 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     """Raise ValueError if the tokenizer is not that of a model with ``model_vocab_size`` tokens.
 
     A SentencePiece model must have as many. A tokenizer.json may have fewer, because the vocabulary of a network is
-    often rounded up, and added tokens beyond it: only a text that contains one is refused.
+    often rounded up.
     """
     if model_vocab_size is None:
         return
+    allowed = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
     padding = model_vocab_size - tokenizer.vocab_size
-    fits = padding == 0
-    if isinstance(tokenizer, HFTokenizer):
-        fits = padding < max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
-        fits = fits and tokenizer.base_vocab_size <= model_vocab_size
-        tokenizer.model_vocab_size = model_vocab_size
-    if not fits:
+    if not 0 <= padding < (allowed if isinstance(tokenizer, HFTokenizer) else 1):
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
         )
@@ -133,7 +130,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
     copied = [TEMPLATE]
     if isinstance(tokenizer, SentencePieceTokenizer):
         _write(directory / "tokenizer.model", tokenizer.content)
-        tokenizer_json, config = hugging_face_files(tokenizer.path, tokenizer.adds_bos) or ({}, {})
+        tokenizer_json, config = hugging_face_files(tokenizer.path) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)

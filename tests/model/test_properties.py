@@ -11,7 +11,6 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from letters import LETTERS
 from study_models import random_model
-from text_helpers import join_chunks
 
 from generate import Options
 from model import KVCache, ModelArgs, generate
@@ -20,7 +19,6 @@ from model.cli.settings import setting_fields
 from model.decoding.prompts import Prompt
 from model.decoding.samples import Sample
 from model.decoding.sampling import Sampling, draw
-from model.text.readers import split_documents
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
@@ -178,12 +176,8 @@ def test_a_text_ends_before_its_first_stop_string(text, strings):
     assert (sample.finish == "stop") == bool(matches)
 
 
-@given(TEXTS, st.integers(1, 9), st.none() | st.text("\n\ta ", min_size=1, max_size=2), st.integers(1, 30))
-def test_documents_are_split_at_separators_for_any_block_size(text, size, separator, block_size):
+@given(TEXTS, st.integers(1, 9))
+def test_a_text_is_cut_into_chunks_of_at_most_the_given_size(text, size):
     chunks = list(split_text(text, size))
     assert "".join(chunks) == text
     assert all(0 < len(chunk) <= size for chunk in chunks)
-    blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
-    documents = join_chunks(split_documents(blocks, separator))
-    expected = text.split(separator) if separator else [text]
-    assert documents == [document for document in expected if document]

@@ -100,10 +100,13 @@ def test_only_a_tokenizer_json_may_have_fewer_tokens_than_the_model(trained, for
 
 
 def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
-    pytest.importorskip("tokenizers")
+    tokenizers = pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
     assert load_tokenizer(run).path.name == "tokenizer.model"
     size = load_tokenizer(run).vocab_size
+    library = tokenizers.Tokenizer.from_file(str(run / "tokenizer.json"))
+    library.add_special_tokens(["<|im_end|>"])
+    library.save(str(run / "tokenizer.json"))
     (run / "added_tokens.json").write_text(json.dumps({"<|im_end|>": size, "<s>": 1}), encoding="utf-8")
     assert load_tokenizer(run).path.name == "tokenizer.json"
     assert load_tokenizer(run).encode("<|im_end|>") == [1, size]
