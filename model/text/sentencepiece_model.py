@@ -1,21 +1,18 @@
-"""The kinds of the pieces of a SentencePiece ``tokenizer.model``, which its library does not tell, and a new model.
+"""The kinds of the pieces of a SentencePiece ``tokenizer.model``, which its library does not tell.
 
 The file is one message in protobuf's wire format: fields, each a varint (number << 3 | wire type) and a value. Reading
-and writing the few fields that are needed takes less than the package protobuf, whose version other programs fix.
+the few fields that are needed takes less than the package protobuf, whose version other programs fix.
 Numbers of fields are those of sentencepiece_model.proto in SentencePiece's repository.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces
-BPE = 2  # the kind of a model
-PIECE, TRAINER, NORMALIZER = 1, 2, 3  # fields of the model
+PIECE = 1  # the field of the model
 PIECE_TEXT, PIECE_SCORE, PIECE_KIND = 1, 2, 3
-MODEL_KIND, VOCAB_SIZE, BYTE_FALLBACK = 3, 4, 35  # fields of the trainer
-NORMALIZER_NAME, REMOVE_EXTRA_WHITESPACES = 1, 4  # fields of the normalizer
-VARINT, LENGTH, FOUR_BYTES = 0, 2, 5  # wire types; a model has no others
+VARINT, FOUR_BYTES = 0, 5  # wire types; the only other one in a model is 2, a length and so many bytes
 
 
 class Piece(NamedTuple):
@@ -58,30 +55,3 @@ def _varint(message: bytes, position: int) -> tuple[int, int]:
         shift += 7
         position += 1
     return number | message[position] << shift, position + 1
-
-
-def bpe_model(pieces: Sequence[Piece]) -> bytes:
-    """A BPE model with byte fallback, which puts a space before the text and changes nothing else in it."""
-    model = b""
-    for piece in pieces:
-        fields = _field(PIECE_TEXT, piece.text.encode())
-        fields += _field(PIECE_SCORE, struct.pack("<f", piece.score), FOUR_BYTES) + _field(PIECE_KIND, piece.kind)
-        model += _field(PIECE, fields)
-    trainer = _field(MODEL_KIND, BPE) + _field(VOCAB_SIZE, len(pieces)) + _field(BYTE_FALLBACK, 1)
-    normalizer = _field(NORMALIZER_NAME, b"identity") + _field(REMOVE_EXTRA_WHITESPACES, 0)
-    return model + _field(TRAINER, trainer) + _field(NORMALIZER, normalizer)
-
-
-def _field(number: int, value: int | bytes, wire_type: int = LENGTH) -> bytes:
-    if isinstance(value, int):
-        return _as_varint(number << 3 | VARINT) + _as_varint(value)
-    size = _as_varint(len(value)) if wire_type == LENGTH else b""
-    return _as_varint(number << 3 | wire_type) + size + value
-
-
-def _as_varint(number: int) -> bytes:
-    encoded = bytearray()
-    while number > 127:
-        encoded.append(number & 127 | 128)
-        number >>= 7
-    return bytes([*encoded, number])
