@@ -42,7 +42,8 @@ export function clocks(root) {
     const values = Array.from({ length: SPAN + 1 }, (_, i) =>
       shown.reduce((sum, freq) => sum + Math.cos((from + i - position) * freq), 0) / hands,
     );
-    const [context, x, y] = axes(alike, { xs: [from, from + SPAN], ys: [-1, 1], xName: t("position"), yName: t("alikeAxis") });
+    const [xName, yName] = [t("position"), t("alikeAxis")];
+    const [context, x, y] = axes(alike, { xs: [from, from + SPAN], ys: [-1, 1], xName, yName });
     curve(context, (i) => x(from + i), y, values, colors.query);
     dotAt(context, x(position), y(1), 5, colors.key);
   }

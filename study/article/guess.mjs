@@ -17,7 +17,7 @@ const CHANGES = {
   halvesRead: { halves: true },
 };
 
-// The loss of each token after the first, in nats, with another rotation table, or with wq and wk in the order of halves.
+// The loss of each token after the first, in nats, with another rotation table or with wq and wk in the order of halves.
 function lossesWith({ theta = ropeTheta, scaling = ropeScaling, place = (p) => p, halves = false }) {
   const tensors = readTensors(facts, document.getElementById("weights").textContent);
   const network = new Transformer(facts.args, halves ? inHalves(tensors) : tensors);
@@ -28,7 +28,8 @@ function lossesWith({ theta = ropeTheta, scaling = ropeScaling, place = (p) => p
   return tokens.map((_, t) => {
     const row = logits.subarray(t * V, (t + 1) * V);
     const largest = row.reduce((a, b) => Math.max(a, b));
-    return Math.log(row.reduce((sum, logit) => sum + Math.exp(logit - largest), 0)) + largest - row[facts.tokens[t + 1]];
+    const sum = row.reduce((sum, logit) => sum + Math.exp(logit - largest), 0);
+    return Math.log(sum) + largest - row[facts.tokens[t + 1]];
   });
 }
 
@@ -67,7 +68,8 @@ export function guess(root) {
     });
     return button;
   });
-  const guesses = element("div", { className: "controls", role: "group", "aria-label": t("yourGuess") }, t("yourGuess"), ...directions);
+  const label = { className: "controls", role: "group", "aria-label": t("yourGuess") };
+  const guesses = element("div", label, t("yourGuess"), ...directions);
   root.append(pick, guesses, answer, plot, legend("guessNote", { context: maxSeqLen }));
 
   function choose(chosen) {
@@ -82,7 +84,8 @@ export function guess(root) {
     const [before, after] = curves.map(mean);
     const happened = Math.abs(after - before) < SAME ? "stays" : after > before ? "rises" : "falls";
     const verdict = t(happened === direction ? "right" : "wrong");
-    answer.textContent = t("guessResult", { verdict, before: number(before), after: number(after), why: t(`${change}Why`) });
+    const why = t(`${change}Why`);
+    answer.textContent = t("guessResult", { verdict, before: number(before), after: number(after), why });
     draw();
   }
 
@@ -90,7 +93,10 @@ export function guess(root) {
     const points = curves.map(grouped);
     const ys = [0, 1.05 * Math.max(1, ...points.flat())];
     const [context, x, y] = axes(plot, { xs: [0, maxSeqLen], ys, xName: t("position"), yName: t("lossAxis") });
-    points.forEach((values, i) => curve(context, (j) => x((j + 0.5) * GROUP), y, values, [colors.query, colors.key][i], i ? [6, 4] : []));
+    const middle = (i) => x((i + 0.5) * GROUP);
+    if (!points.length) return;
+    curve(context, middle, y, points[0], colors.query);
+    curve(context, middle, y, points[1], colors.key, [6, 4]);
   }
 
   answer.textContent = t("guessFirst");

@@ -12,7 +12,9 @@ const FLOOR = -12; // scores further than this below the largest are drawn there
 function designed(back, length, pairs) {
   const freqs = ropeFreqs(HEAD_DIM).slice(0, pairs);
   const share = length ** 2 / pairs / Math.sqrt(HEAD_DIM);
-  return Array.from({ length: LAST_KEY + 1 }, (_, distance) => freqs.reduce((sum, freq) => sum + share * Math.cos((distance - back) * freq), 0));
+  return Array.from({ length: LAST_KEY + 1 }, (_, distance) =>
+    freqs.reduce((sum, freq) => sum + share * Math.cos((distance - back) * freq), 0),
+  );
 }
 
 export function head(root) {
@@ -21,7 +23,8 @@ export function head(root) {
   const pairs = slider(t("pairs"), { min: 1, max: HEAD_DIM / 2, value: HEAD_DIM / 2 }, () => draw());
   const answer = answerBox();
   const [scoreChart, weightChart] = [chart(t("scoreAxis")), chart(t("weightAxis"))];
-  root.append(controls(back, length, pairs), answer, element("div", { className: "columns" }, scoreChart, weightChart), legend("headNote"));
+  const charts = element("div", { className: "columns" }, scoreChart, weightChart);
+  root.append(controls(back, length, pairs), answer, charts, legend("headNote"));
 
   function draw() {
     const scores = designed(back.get(), length.get(), pairs.get());

@@ -81,7 +81,8 @@ export function layouts(root) {
 
 // Boxes in the colour of the pair whose frequency turns the channel, and arcs that join the two channels of a pair.
 function drawChannels({ pairs, freq }) {
-  const svg = shape("svg", { viewBox: "0 0 400 110", role: "img", "aria-label": pairs.map((pair) => pair.join("–")).join(", ") });
+  const label = pairs.map((pair) => pair.join("–")).join(", ");
+  const svg = shape("svg", { viewBox: "0 0 400 110", role: "img", "aria-label": label });
   for (const [a, b] of pairs) {
     const [from, to] = [25 + 50 * a, 25 + 50 * b];
     const height = 15 + 11 * (b - a);

@@ -11,9 +11,11 @@ const EXAMPLE_K = [0.2, 0.9];
 const product = ([a, b], [c, d]) => a * c + b * d;
 const sum = ([a, b], [c, d]) => [a + c, b + d];
 
+const circle = (p) => rotatePair([1, 0], p * THETA); // cosine and sine
+
 const IDEAS = {
   ideaNumber: (m, n) => product(sum(EXAMPLE_Q, [m, m]), sum(EXAMPLE_K, [n, n])),
-  ideaSinusoids: (m, n) => product(sum(EXAMPLE_Q, rotatePair([1, 0], m * THETA)), sum(EXAMPLE_K, rotatePair([1, 0], n * THETA))),
+  ideaSinusoids: (m, n) => product(sum(EXAMPLE_Q, circle(m)), sum(EXAMPLE_K, circle(n))),
   ideaRotation: (m, n) => product(rotatePair(EXAMPLE_Q, m * THETA), rotatePair(EXAMPLE_K, n * THETA)),
 };
 
@@ -24,8 +26,12 @@ export function problem(root) {
   const scores = Object.keys(IDEAS).map(() => element("output"));
   const rows = Object.keys(IDEAS).map((idea, i) => element("p", {}, t(idea), scores[i]));
   const both = slider(t("moveBoth"), { min: 0, max: last, value: 0 }, () => moveBoth());
-  const query = slider(t("moveQuery"), { min: 0, max: last, value: 5 }, () => move(Math.max(query.get(), key.get()), key.get()));
-  const key = slider(t("moveKey"), { min: 0, max: last, value: 0 }, () => move(query.get(), Math.min(query.get(), key.get())));
+  const query = slider(t("moveQuery"), { min: 0, max: last, value: 5 }, () => {
+    move(Math.max(query.get(), key.get()), key.get()); // a query sees itself and earlier keys
+  });
+  const key = slider(t("moveKey"), { min: 0, max: last, value: 0 }, () => {
+    move(query.get(), Math.min(query.get(), key.get()));
+  });
   root.append(
     element("p", { className: "words", "aria-hidden": "true" }, ...words),
     controls(both, query, key),
@@ -33,7 +39,6 @@ export function problem(root) {
     legend("problemNote"),
   );
 
-  // A query sees itself and earlier keys.
   function move(q, k) {
     both.set(k);
     query.set(q);

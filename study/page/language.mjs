@@ -6,9 +6,10 @@ import { args, facts, state, t } from "./state.mjs";
 export function writeTexts() {
   const { language } = state;
   document.documentElement.lang = language === "zh" ? "zh-Hans" : "en";
-  for (const place of document.querySelectorAll("[data-t]")) place.textContent = t(place.dataset.t);
-  for (const place of document.querySelectorAll("[data-label]")) place.setAttribute("aria-label", t(place.dataset.label));
-  for (const place of document.querySelectorAll(".doc")) linkToDocs(place);
+  const all = (selector) => document.querySelectorAll(selector);
+  for (const place of all("[data-t]")) place.textContent = t(place.dataset.t);
+  for (const place of all("[data-label]")) place.setAttribute("aria-label", t(place.dataset.label));
+  for (const place of all(".doc")) linkToDocs(place);
   $("language").lang = language === "zh" ? "en" : "zh-Hans";
   $("language").textContent = t("otherLanguage");
   $("sizes").textContent = t("sizes", {

@@ -12,7 +12,9 @@ export function drawMaps() {
 function drawThumbs() {
   const thumbs = $("thumbs");
   thumbs.style.gridTemplateColumns = `max-content repeat(${args.nHeads}, minmax(2rem, 7rem))`;
-  if (!thumbs.childElementCount) thumbs.append(...Array.from({ length: args.nLayers }, (_, layer) => makeRow(layer)).flat());
+  if (!thumbs.childElementCount) {
+    for (let layer = 0; layer < args.nLayers; layer++) thumbs.append(...makeRow(layer));
+  }
   thumbs.querySelectorAll("span").forEach((label, layer) => (label.textContent = `${t("layer")} ${layer}`));
   for (const button of thumbs.querySelectorAll("button")) {
     const [layer, head] = [Number(button.dataset.layer), Number(button.dataset.head)];
@@ -22,16 +24,19 @@ function drawThumbs() {
   }
 }
 
+// The name of a layer, and a button for each of its heads.
 function makeRow(layer) {
-  const heads = Array.from({ length: args.nHeads }, (_, head) => head);
-  const button = (head) => element("button", { type: "button", "data-layer": layer, "data-head": head }, element("canvas"));
-  return [element("span"), ...heads.map(button)];
+  const buttons = Array.from({ length: args.nHeads }, (_, head) =>
+    element("button", { type: "button", "data-layer": layer, "data-head": head }, element("canvas")),
+  );
+  return [element("span"), ...buttons];
 }
 
 function paint(canvas, layer, head) {
   const n = state.tokens.length;
   canvas.width = canvas.height = n;
-  canvas.style.imageRendering = n > canvas.clientWidth ? "auto" : "pixelated"; // average only if weights outnumber pixels
+  // Average neighbours only if weights outnumber pixels.
+  canvas.style.imageRendering = n > canvas.clientWidth ? "auto" : "pixelated";
   const context = canvas.getContext("2d");
   const image = context.createImageData(n, n); // red, green, blue and opacity of each pixel
   for (let q = 0; q < n; q++) {
@@ -60,7 +65,8 @@ function drawMap() {
   const cell = cellSize(width);
   const size = cell * state.tokens.length;
   context.imageSmoothingEnabled = false;
-  context.drawImage($("thumbs").querySelector(`[data-layer="${layer}"][data-head="${head}"] canvas`), LEFT, TOP, size, size);
+  const thumb = $("thumbs").querySelector(`[data-layer="${layer}"][data-head="${head}"] canvas`);
+  context.drawImage(thumb, LEFT, TOP, size, size);
   context.strokeStyle = colors.control;
   context.strokeRect(LEFT, TOP, size, size);
   context.fillStyle = colors.quiet;
@@ -80,7 +86,8 @@ function drawMap() {
 // The positions and tokens of rows and columns: q and k, and as many others as fit without overlap.
 function drawLabels(context, cell, q, k) {
   const every = [1, 2, 5, 10, 20, 50, 100].find((step) => step * cell >= LABEL_HEIGHT);
-  const hasLabel = (p, selected) => p === selected || (p % every === 0 && Math.abs(p - selected) * cell >= LABEL_HEIGHT);
+  const isFarFrom = (p, selected) => Math.abs(p - selected) * cell >= LABEL_HEIGHT;
+  const hasLabel = (p, selected) => p === selected || (p % every === 0 && isFarFrom(p, selected));
   context.textBaseline = "middle";
   state.tokens.forEach((id, p) => {
     const text = tokenText(id);

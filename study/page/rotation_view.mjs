@@ -27,8 +27,9 @@ export function drawRotation() {
   drawArrow(plane, keys[k].rotated, { color: colors.key, width: 3, dash: [8, 4], name: `k${k}` });
   drawArrow(plane, query.rotated, { color: colors.query, width: 4, name: `q${q}` });
   const direction = ([a, b]) => degrees(Math.atan2(b, a));
-  const values = { layer, head, pair, q: q + shift, k: k + shift, qa: direction(query.rotated), ka: direction(keys[k].rotated) };
-  $("plane").setAttribute("aria-label", t("planeLabel", values));
+  const angles = { qa: direction(query.rotated), ka: direction(keys[k].rotated) };
+  const label = t("planeLabel", { layer, head, pair, q: q + shift, k: k + shift, ...angles });
+  $("plane").setAttribute("aria-label", label);
   drawClocks(q + shift);
   const [plain, shifted] = [scoreAt(q, k, 0), scoreAt(q, k, shift)].map((score) => number(score, 4));
   $("shiftScores").textContent = t("shiftScores", { plain, shifted, shift });
@@ -46,9 +47,10 @@ function scoreAt(q, k, shift) {
 function drawClocks(position) {
   freqs.forEach((freq, pair) => {
     const clocks = $("clocks");
-    const button = clocks.children[pair] ?? clocks.appendChild(element("button", { type: "button", "data-pair": pair }));
+    const button = clocks.children[pair] ?? clocks.appendChild(element("button", { type: "button" }));
     const angle = position * freq;
     const label = t("clockLabel", { pair, period: period(freq), angle: degrees(angle) });
+    button.dataset.pair = pair;
     button.replaceChildren(clock(freq, angle, args.maxSeqLen), `${pair}: ${period(freq)}`);
     button.setAttribute("aria-pressed", pair === state.pair);
     button.setAttribute("aria-label", label);

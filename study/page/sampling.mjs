@@ -26,7 +26,8 @@ function keepTopP(logits, p) {
   return logits.map((logit, i) => (probs[i] < smallest ? -Infinity : logit));
 }
 
-// The logits after temperature, and those that top_k and top_p keep. Temperature 0 does not scale, and keeps the largest.
+// The logits after temperature, and those of them that top_k and top_p keep. Temperature 0 does not scale, and keeps the
+// largest.
 export function filterLogits(logits, { temperature, topK, topP }) {
   const scaled = applyTemperature(logits, temperature || 1);
   const k = temperature ? topK : 1;

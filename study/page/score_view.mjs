@@ -145,8 +145,15 @@ function drawTable(q, k, scores) {
   const weights = softmax(scores.map((score, p) => (p > q ? -Infinity : score)));
   const rows = scores.map((score, p) => {
     const length = Math.hypot(...valueAt(state.layer, state.head, p));
-    const numbers = [number(score * Math.sqrt(D)), number(score), number(weights[p], 4), number(weights[p] * length, 4)];
-    const cells = [String(p), tokenText(state.tokens[p]), ...numbers].map((text) => element("td", {}, text));
+    const texts = [
+      String(p),
+      tokenText(state.tokens[p]),
+      number(score * Math.sqrt(D)),
+      number(score),
+      number(weights[p], 4),
+      number(weights[p] * length, 4),
+    ];
+    const cells = texts.map((text) => element("td", {}, text));
     cells[1].className = "text";
     return element("tr", { className: p > q ? "masked" : "", "aria-current": p === k }, ...cells);
   });

@@ -11,7 +11,7 @@ export function drawTokens() {
   const query = selectedQuery();
   const chips = state.tokens.map((id, p) => {
     const className = p < state.promptLength ? "" : "new";
-    const properties = { className, title: `${p}: ${id}`, "data-position": p, "data-token": id, "aria-current": p === query };
+    const properties = { className, title: `${p}: ${id}`, "data-position": p, "aria-current": p === query };
     return element("span", properties, tokenText(id));
   });
   $("chips").replaceChildren(...chips);
