@@ -16,8 +16,8 @@ export function changed() {
   requestAnimationFrame(() => draw());
 }
 
-// Draws the stale views that are less than `margin` pixels from the screen.
-export function draw(margin = 0) {
+// Draws the stale views that are less than `margin` pixels from the screen, so that they rarely move when scrolled to.
+export function draw(margin = 200) {
   readColors();
   drawPlayer();
   for (const view of stale) {
