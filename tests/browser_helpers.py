@@ -1,8 +1,30 @@
-"""Pages in Chromium, from disk and offline, that are watched for errors and requests."""
+"""A small model, and pages in Chromium, from disk and offline, that are watched for errors and requests."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
+
+import torch
+
+from model import ModelArgs, Transformer
+from model.text.tokenizer import SentencePieceTokenizer
+from model.text.train_tokenizer import train_tokenizer
+from model.weights import save_model, save_tokenizer
+
+
+def save_small_model(home: Path, text: str) -> None:
+    """Write a model whose sizes are unequal and whose predictions differ, with a tokenizer of ``text``."""
+    save_tokenizer(SentencePieceTokenizer(train_tokenizer([text], home.parent / "bpe.model", "bpe", 330)), home)
+    torch.manual_seed(3)
+    args = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=8, hidden_dim=40, vocab_size=330,
+                     max_seq_len=120)  # fmt: skip
+    model = Transformer(args)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
+    save_model(model, home)
 
 
 @contextmanager
@@ -15,13 +37,13 @@ def watched_pages(browser: Any) -> Iterator[Callable[..., Any]]:
     contexts = []
 
     def open_page(address: str, ready: str = "html[data-ready]", **options: Any) -> Any:
-        defaults = {"viewport": {"width": 1200, "height": 900}, "reduced_motion": "reduce", "offline": True}
+        defaults = {"viewport": {"width": 1200, "height": 900}, "offline": True}
         contexts.append(browser.new_context(**(defaults | options)))
         page = contexts[-1].new_page()
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
         page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-        inside = ("file:", "blob:", "data:")
+        inside = ("file:", "data:")
         page.on("request", lambda request: None if request.url.startswith(inside) else faults.append(request.url))
         page.goto(address)
         page.wait_for_selector(ready, timeout=20_000)

@@ -2,8 +2,8 @@
 
 Each page of ``PAGES`` is made from its Markdown in docs/. The first page of the walk has a live figure in place of each
 picture in ``FIGURES``, and the model inside; readers without JavaScript see the picture. article.html, article.css and
-the modules of ``SCRIPT`` are joined into every page that has figures. rotation.mjs, score.mjs and the modules that run
-the model are those of `python -m study page`, which is written beside the article.
+the modules of ``SCRIPT`` are joined into every page that has figures. base.css and the modules of page/ are those of
+`python -m study page`, which is written beside the article.
 """
 
 import base64
@@ -18,7 +18,6 @@ from model.cli.files import write_text
 from ..layouts import example
 from ..page import (
     DOCS,
-    WORKER,
     Packed,
     anchor,
     fill,
@@ -32,7 +31,7 @@ from ..page import (
 from ..topic import ModelPath, Report, Table, open_windows
 
 SCRIPT = (
-    "page/draw", "page/model", "page/ask", "page/rotation", "page/score", "article/strings", "article/widgets",
+    "page/draw", "page/model", "page/weights", "page/rotation", "article/strings", "article/widgets",
     "article/problem", "article/clocks", "article/layouts", "article/head", "article/guess", "article/article",
 )  # fmt: skip
 PAGES = {  # the Markdown file in docs/: the page, without its ending
@@ -92,7 +91,6 @@ def page_text(source: str, facts: dict[str, Any], packed: Packed) -> str:
         "body": body,
         "facts": json.dumps(facts | {"language": language}).replace("<", "\\u003c") if is_live else "{}",
         "weights": packed.weights if is_live else "",
-        "worker": joined_modules(WORKER) if is_live else "",
         "script": script,
     }
     return fill(read_source("article/article.html"), values)

@@ -1,71 +1,51 @@
-// Figure 2: the pairs of a head as clocks, one hand or all, at a position that the reader drags.
+// Figure 2: the pairs of a head as clocks, one hand or all, at a position that the reader chooses.
 
-import { axes, colors, element } from "../page/draw.mjs";
+import { axes, colors, curve, dotAt, element } from "../page/draw.mjs";
 import { ropeFreqs } from "../page/model.mjs";
-import { CIRCLE, clock, degrees, period, setClock } from "../page/rotation.mjs";
-import { chart, choice, curve, mark, slider, t } from "./widgets.mjs";
+import { CIRCLE, clock, degrees, period } from "../page/rotation.mjs";
+import { answerBox, chart, choice, controls, legend, slider, t } from "./widgets.mjs";
 
 const CLOCKS = 8; // pairs of a head of 16, as in the text
 const FARTHEST = 1000; // the largest position
 const CLOSE = CIRCLE / 18; // 20 degrees: hands nearer than this look the same
+const SPAN = 200; // positions in the chart
 
 export function clocks(root) {
-  let [position, base, hands] = [0, 10000, 1];
-  const faces = Array.from({ length: CLOCKS }, () => element("div", { className: "face" }));
-  const row = element("div", { className: "clocks" }, ...faces);
-  const slide = slider(t("position"), { min: 0, max: FARTHEST, value: 0 }, (p) => change({ position: p }));
-  const base10 = slider(t("base"), { min: 1, max: 6, step: 0.25, value: 4 }, (power) => change({ base: 10 ** power }), () =>
-    Math.round(base).toLocaleString("en"),
+  let hands = 1;
+  const row = element("div", { className: "clocks", role: "img" });
+  const place = slider(t("position"), { min: 0, max: FARTHEST, value: 0 }, () => draw());
+  const power = slider(t("base"), { min: 1, max: 6, step: 0.25, value: 4 }, () => draw(), (value) =>
+    Math.round(10 ** value).toLocaleString("en"),
   );
-  const which = choice(t("hands"), [[1, t("oneHand")], [CLOCKS, t("allHands")]], 1, (count) => change({ hands: count }));
-  const answer = element("p", { className: "note", role: "status" });
-  const alike = chart(t("alikeAxis"));
-  root.append(row, element("div", { className: "controls" }, slide.label, which, base10.label), answer, alike,
-    element("p", { className: "quiet" }, t("clocksNote")));
-
-  function change(settings) {
-    ({ position, base, hands } = { position, base, hands, ...settings });
-    if (settings.base) faces.forEach((face) => face.replaceChildren());
+  const which = choice(t("hands"), [[1, t("oneHand")], [CLOCKS, t("allHands")]], (count) => {
+    hands = count;
     draw();
-  }
-
-  // Dragging the first hand moves the position by the angle between the pointer and the hand.
-  row.addEventListener("pointerdown", (event) => {
-    if (faces[0].contains(event.target)) row.setPointerCapture(event.pointerId);
   });
-  row.addEventListener("pointermove", (event) => {
-    if (!row.hasPointerCapture(event.pointerId)) return;
-    const box = faces[0].getBoundingClientRect();
-    const angle = Math.atan2(box.top + box.width / 2 - event.clientY, event.clientX - box.left - box.width / 2);
-    const turn = angle - position; // pair 0 turns by one radian per position
-    const step = Math.round(turn - CIRCLE * Math.round(turn / CIRCLE));
-    if (step) change({ position: Math.min(Math.max(position + step, 0), FARTHEST) });
-  });
+  const answer = answerBox();
+  const alike = chart(t("alikeAxis"));
+  root.append(row, which, controls(place, power), answer, alike, legend("clocksNote"));
 
   function draw() {
-    const freqs = ropeFreqs(2 * CLOCKS, base);
+    const position = place.get();
+    const freqs = ropeFreqs(2 * CLOCKS, 10 ** power.get());
     const shown = freqs.slice(0, hands);
-    faces.forEach((face, i) => {
-      if (!face.childElementCount) face.append(clock(freqs[i]), element("span", {}, period(freqs[i])));
-      face.classList.toggle("faint", i >= hands);
-      setClock(face.firstChild, position * freqs[i]);
-    });
-    slide.set(position);
-    base10.set(Math.log10(base));
+    const faces = freqs.map((freq, i) =>
+      element("div", { className: i < hands ? "" : "faint" }, clock(freq, position * freq), period(freq)),
+    );
+    row.replaceChildren(...faces);
     row.setAttribute("aria-label", shown.map((freq) => `${degrees(position * freq)}°`).join(", "));
-    row.setAttribute("role", "img");
     const isAlike = (p) => shown.every((freq) => Math.cos((p - position) * freq) > Math.cos(CLOSE));
     const same = Array.from({ length: FARTHEST + 1 }, (_, p) => p).filter((p) => p !== position && isAlike(p));
     const first = same.slice(0, 6).join(", ") + (same.length > 6 ? ", …" : "");
     answer.textContent = t(same.length ? "alike" : "alone", { position, count: same.length, first, last: FARTHEST });
-    const span = 200; // positions on each side in the chart
-    const from = Math.min(Math.max(position - span / 2, 0), FARTHEST - span);
-    const values = Array.from({ length: span + 1 }, (_, i) =>
+    const from = Math.min(Math.max(position - SPAN / 2, 0), FARTHEST - SPAN);
+    const values = Array.from({ length: SPAN + 1 }, (_, i) =>
       shown.reduce((sum, freq) => sum + Math.cos((from + i - position) * freq), 0) / hands,
     );
-    const [context, x, y] = axes(alike, { xs: [from, from + span], ys: [-1, 1], xName: t("position"), yName: t("alikeAxis") });
+    const [xName, yName] = [t("position"), t("alikeAxis")];
+    const [context, x, y] = axes(alike, { xs: [from, from + SPAN], ys: [-1, 1], xName, yName });
     curve(context, (i) => x(from + i), y, values, colors.query);
-    mark(context, x(position), y(1), colors.key);
+    dotAt(context, x(position), y(1), 5, colors.key);
   }
   return draw;
 }

@@ -1,21 +1,54 @@
 // Figure 5: the reader guesses whether a changed rotation raises the loss, then the model is run.
 
-import { axes, colors, element, number } from "../page/draw.mjs";
-import { ask } from "../page/ask.mjs";
-import { chart, choice, curve, facts, t } from "./widgets.mjs";
+import { axes, colors, curve, element, number } from "../page/draw.mjs";
+import { Transformer, precomputeFreqsCis } from "../page/model.mjs";
+import { readTensors } from "../page/weights.mjs";
+import { answerBox, chart, choice, facts, legend, t } from "./widgets.mjs";
 
-const { ropeTheta, ropeScaling, maxSeqLen } = facts.args;
-const TRAINED = { theta: ropeTheta, scaling: ropeScaling, offset: 0, stretch: 1, off: false, halves: false };
+const { headDim, ropeTheta, ropeScaling, maxSeqLen } = facts.args;
 const SAME = 0.02; // nats: a smaller change counts as none
+const GROUP = 8; // tokens in each point of the curve
 
 const CHANGES = {
-  shifted: { offset: 1000 },
-  stretched: { stretch: 4 },
+  shifted: { place: (p) => p + 1000 },
+  stretched: { place: (p) => 4 * p },
   largerBase: { theta: 100 * ropeTheta },
-  off: { off: true },
+  off: { place: () => 0, scaling: null },
   halvesRead: { halves: true },
 };
-const GROUP = 8; // tokens in each point of the curve
+
+// The loss of each token after the first, in nats, with another rotation table or with wq and wk in the order of halves.
+function lossesWith({ theta = ropeTheta, scaling = ropeScaling, place = (p) => p, halves = false }) {
+  const tensors = readTensors(facts, document.getElementById("weights").textContent);
+  const network = new Transformer(facts.args, halves ? inHalves(tensors) : tensors);
+  network.freqsCis = precomputeFreqsCis(headDim, maxSeqLen, theta, scaling, place);
+  const tokens = facts.tokens.slice(0, -1);
+  const logits = network.forward(tokens); // (T, V)
+  const V = logits.length / tokens.length;
+  return tokens.map((_, t) => {
+    const row = logits.subarray(t * V, (t + 1) * V);
+    const largest = row.reduce((a, b) => Math.max(a, b));
+    const sum = row.reduce((sum, logit) => sum + Math.exp(logit - largest), 0);
+    return Math.log(sum) + largest - row[facts.tokens[t + 1]];
+  });
+}
+
+// The tensors with the rows of queries and keys in the order of halves: 2i and 2i + 1 of a head at i and i + D/2.
+function inHalves(tensors) {
+  const mixed = { ...tensors };
+  for (const [name, { data, rows, columns }] of Object.entries(tensors)) {
+    if (!/\.(wq|wk|q_norm|k_norm)\.\w+$/.test(name)) continue;
+    const [count, width] = rows === 1 ? [columns, 1] : [rows, columns]; // a bias or norm is one row
+    const moved = new Float32Array(data.length);
+    for (let row = 0; row < count; row++) {
+      const place = row % headDim;
+      const to = row - place + (place >> 1) + (place % 2) * (headDim / 2);
+      moved.set(data.subarray(row * width, (row + 1) * width), to * width);
+    }
+    mixed[name] = { data: moved, rows, columns };
+  }
+  return mixed;
+}
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
 const grouped = (losses) =>
@@ -23,53 +56,49 @@ const grouped = (losses) =>
 
 export function guess(root) {
   let change = "shifted";
-  const results = {}; // losses by change
-  const right = new Map(); // whether the guess about a change was right
-  const answer = element("p", { className: "note", role: "status" }, t("guessFirst"));
+  let curves = [];
+  const answer = answerBox();
   const plot = chart(t("lossAxis"));
-  const pick = choice(t("change"), Object.keys(CHANGES).map((each) => [each, t(each)]), change, (each) => {
-    change = each;
-    draw();
-  });
-  const guesses = element("div", { className: "choice", role: "group", "aria-label": t("yourGuess") }, element("span", {}, t("yourGuess")));
-  for (const direction of ["rises", "stays", "falls"]) {
+  const pick = choice(t("change"), Object.keys(CHANGES).map((each) => [each, t(each)]), choose);
+  const directions = ["rises", "stays", "falls"].map((direction) => {
     const button = element("button", { type: "button" }, t(direction));
-    button.addEventListener("click", () => tryGuess(direction));
-    guesses.append(button);
-  }
-  root.append(pick, guesses, answer, plot, element("p", { className: "quiet" }, t("guessNote", { context: maxSeqLen })));
+    button.addEventListener("click", () => {
+      answer.textContent = t("running");
+      setTimeout(() => compare(direction), 50); // so that the text is seen before the model keeps the page busy
+    });
+    return button;
+  });
+  const label = { className: "controls", role: "group", "aria-label": t("yourGuess") };
+  const guesses = element("div", label, t("yourGuess"), ...directions);
+  root.append(pick, guesses, answer, plot, legend("guessNote", { context: maxSeqLen }));
 
-  async function tryGuess(direction) {
-    const tried = change;
-    answer.textContent = t("running");
-    for (const each of ["trained", tried]) {
-      if (!results[each]) results[each] = (await ask("whatIf", { tokens: facts.tokens, ...TRAINED, ...CHANGES[each] })).losses;
-    }
-    const difference = mean(results[tried]) - mean(results.trained);
-    const happened = Math.abs(difference) < SAME ? "stays" : difference > 0 ? "rises" : "falls";
-    if (!right.has(tried)) right.set(tried, happened === direction);
+  function choose(chosen) {
+    change = chosen;
+    curves = [];
+    answer.textContent = t("guessFirst");
+    draw();
+  }
+
+  function compare(direction) {
+    curves = [lossesWith({}), lossesWith(CHANGES[change])];
+    const [before, after] = curves.map(mean);
+    const happened = Math.abs(after - before) < SAME ? "stays" : after > before ? "rises" : "falls";
+    const verdict = t(happened === direction ? "right" : "wrong");
+    const why = t(`${change}Why`);
+    answer.textContent = t("guessResult", { verdict, before: number(before), after: number(after), why });
     draw();
   }
 
   function draw() {
-    if (!right.has(change)) {
-      answer.textContent = t("guessFirst");
-    } else {
-      const [before, after] = [mean(results.trained), mean(results[change])];
-      answer.textContent = t("guessResult", {
-        verdict: t(right.get(change) ? "right" : "wrong"),
-        before: number(before),
-        after: number(after),
-        why: t(`${change}Why`),
-        score: [...right.values()].filter(Boolean).length,
-        tried: right.size,
-      });
-    }
-    const curves = ["trained", right.has(change) ? change : ""].filter((each) => results[each]).map((each) => grouped(results[each]));
-    const high = curves.length ? 1.05 * Math.max(...curves.flat()) : 8;
-    const points = Math.floor((facts.tokens.length - 1) / GROUP);
-    const [context, x, y] = axes(plot, { xs: [0, points * GROUP], ys: [0, high], xName: t("position"), yName: t("lossAxis") });
-    curves.forEach((values, i) => curve(context, (j) => x((j + 0.5) * GROUP), y, values, [colors.query, colors.key][i], i ? [6, 4] : []));
+    const points = curves.map(grouped);
+    const ys = [0, 1.05 * Math.max(1, ...points.flat())];
+    const [context, x, y] = axes(plot, { xs: [0, maxSeqLen], ys, xName: t("position"), yName: t("lossAxis") });
+    const middle = (i) => x((i + 0.5) * GROUP);
+    if (!points.length) return;
+    curve(context, middle, y, points[0], colors.query);
+    curve(context, middle, y, points[1], colors.key, [6, 4]);
   }
+
+  answer.textContent = t("guessFirst");
   return draw;
 }

@@ -3,7 +3,7 @@
 import { element, number } from "../page/draw.mjs";
 import { ropeFreqs } from "../page/model.mjs";
 import { rotatePair, shape } from "../page/rotation.mjs";
-import { choice, facts, slider, t } from "./widgets.mjs";
+import { answerBox, choice, controls, facts, legend, slider, t } from "./widgets.mjs";
 
 const CHANNELS = 8;
 const APART = 5;
@@ -52,33 +52,27 @@ function scoreAt(n, layout) {
 }
 
 export function layouts(root) {
-  let [name, place] = ["neighbours", 0];
+  let name = "neighbours";
   const picture = element("div", { className: "channels" });
   const code = element("code");
-  const move = slider(t("place"), { min: 0, max: 1000, step: 5, value: 0 }, (n) => {
-    place = n;
+  const place = slider(t("place"), { min: 0, max: 1000, step: 5, value: 0 }, () => draw());
+  const answer = answerBox();
+  const pick = choice(t("layout"), Object.keys(LAYOUTS).map((each) => [each, t(each)]), (chosen) => {
+    name = chosen;
     draw();
   });
-  const result = element("p", { className: "note", role: "status" });
-  const kinds = Object.keys(LAYOUTS).map((kind) => [kind, t(kind)]);
-  const pick = choice(t("layout"), kinds, name, (kind) => {
-    name = kind;
-    draw();
-  });
-  root.append(pick, picture, element("pre", {}, code), element("div", { className: "controls" }, move.label), result,
-    element("p", { className: "quiet" }, t("layoutsNote")));
+  root.append(pick, picture, element("pre", {}, code), controls(place), answer, legend("layoutsNote"));
 
   function draw() {
     const layout = LAYOUTS[name];
+    const n = place.get();
     code.textContent = layout.code;
-    move.set(place);
     picture.replaceChildren(drawChannels(layout));
-    const [here, first] = [scoreAt(place, layout), scoreAt(0, layout)];
-    result.textContent = t("layoutScore", {
-      m: place + APART,
-      n: place,
-      here: number(here, 4),
-      first: number(first, 4),
+    answer.textContent = t("layoutScore", {
+      m: n + APART,
+      n,
+      here: number(scoreAt(n, layout), 4),
+      first: number(scoreAt(0, layout), 4),
       verdict: t(name === "mixed" ? "notRelative" : "relative"),
     });
   }
@@ -87,11 +81,12 @@ export function layouts(root) {
 
 // Boxes in the colour of the pair whose frequency turns the channel, and arcs that join the two channels of a pair.
 function drawChannels({ pairs, freq }) {
-  const svg = shape("svg", { viewBox: "0 0 400 110", role: "img", "aria-label": pairs.map((pair) => pair.join("–")).join(", ") });
+  const label = pairs.map((pair) => pair.join("–")).join(", ");
+  const svg = shape("svg", { viewBox: "0 0 400 110", role: "img", "aria-label": label });
   for (const [a, b] of pairs) {
     const [from, to] = [25 + 50 * a, 25 + 50 * b];
     const height = 15 + 11 * (b - a);
-    svg.append(shape("path", { class: "join", d: `M ${from} 66 C ${from} ${66 - height} ${to} ${66 - height} ${to} 66` }));
+    svg.append(shape("path", { d: `M ${from} 66 C ${from} ${66 - height} ${to} ${66 - height} ${to} 66` }));
   }
   for (let channel = 0; channel < CHANNELS; channel++) {
     const pair = FREQS.indexOf(freq(channel));

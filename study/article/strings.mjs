@@ -1,10 +1,7 @@
 // The text of the figures, key: [English, Chinese]. Each {name} is filled in.
 
 export const STRINGS = {
-  light: ["light", "浅色"],
-  dark: ["dark", "深色"],
   position: ["position", "位置"],
-  none: ["none", "无"],
 
   problemQuestion: [
     "Try it: move both words along the text. Which of the three scores stays the same? Then move only one.",
@@ -22,13 +19,13 @@ export const STRINGS = {
   ideaRotation: ["3. rotate", "3. 旋转"],
   planeText: ["q at {q} and k at {k}, rotated; distance {distance}", "q 在 {q}，k 在 {k}，旋转之后；距离 {distance}"],
   problemNote: [
-    "You can also drag the marked words. Each curve is the score if both words move along the text; the dot is here. The arrows are q and k, rotated by 0.3 radians per position.",
-    "也可以直接拖动标出的词。曲线是两个词一起移动时的得分，圆点是当前位置。箭头是旋转之后的 q 和 k，每个位置转 0.3 弧度。",
+    "The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
+    "箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
   ],
 
   clocksQuestion: [
-    "Try it: drag the first hand, or the slider. With one hand, how many other positions look the same? And with all eight?",
-    "试一试：拖动第一根指针或滑块。只有一根指针时，有多少个位置看上去一样？八根呢？",
+    "Try it: move the position. With one hand, how many other positions look the same? And with all eight?",
+    "试一试：移动位置。只有一根指针时，有多少个位置看上去一样？八根呢？",
   ],
   base: ["base b", "底数 b"],
   hands: ["hands", "指针"],
@@ -85,10 +82,9 @@ export const STRINGS = {
   scoreAxis: ["score, below the largest", "得分（与最大值之差）"],
   weightAxis: ["softmax weight", "softmax 权重"],
   distanceAxis: ["distance m − n", "距离 m − n"],
-  trained: ["Beside it, a head of the demo (layer.head), dashed:", "与 demo 的一个 head 对照（层.head，虚线）："],
   headNote: [
-    "Dashed, left: the score of the demo's mean query with its mean key. Dashed, right: the weight that this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
-    "左图虚线：demo 的平均 query 与平均 key 的得分。右图虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",
+    "The head is made by hand: every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed: this key.",
+    "这个 head 是手工设计的：q、k 每一组的长度都相同，夹角指向选定的 key。虚线：这个 key。",
   ],
 
   guessQuestion: [
@@ -110,8 +106,8 @@ export const STRINGS = {
   right: ["Right.", "猜对了。"],
   wrong: ["Not quite.", "不对。"],
   guessResult: [
-    "{verdict} Loss {before} as trained, {after} with the change. {why} ({score} of {tried} guesses right)",
-    "{verdict}原样 loss 为 {before}，改动后为 {after}。{why}（猜对 {score} / {tried}）",
+    "{verdict} Loss {before} as trained, {after} with the change. {why}",
+    "{verdict}原样 loss 为 {before}，改动后为 {after}。{why}",
   ],
   shiftedWhy: [
     "All distances are the same, and scores depend on distances only.",

@@ -1,6 +1,6 @@
 """`python -m study page`: one HTML file that contains a model and runs it in a browser, offline.
 
-The sources of the page are beside this file: page.html, page.css and the modules in ``PAGE`` and ``WORKER``. They are
+The sources of the page are beside this file: page.html, base.css, page.css and the modules in ``PAGE``. They are
 joined into one file here, with the weights in base64 and other facts about the model as JSON. model.mjs is the network
 of ``model/`` in JavaScript, with the same names in the same order.
 
@@ -37,12 +37,11 @@ from ..topic import Report, Table
 from .vocabulary import vocabulary
 
 STUDY = Path(__file__).parents[1]
-# The modules of the two scripts, joined in this order. A module comes after those that its top-level code uses.
-WORKER = ("page/model", "page/sampling", "page/worker")
+# The modules of the script, joined in this order. A module comes after those that its top-level code uses.
 PAGE = (
-    "page/strings", "page/tokenizer", "page/model", "page/sampling", "page/draw", "page/rotation", "page/score",
-    "page/ask", "page/state", "page/tokens", "page/rotation_view", "page/score_view", "page/maps", "page/cache",
-    "page/frame", "page/generation", "page/appearance", "page/controls", "page/page",
+    "page/strings", "page/tokenizer", "page/model", "page/weights", "page/sampling", "page/draw", "page/rotation",
+    "page/state", "page/tokens", "page/rotation_view", "page/score_view", "page/maps", "page/cache", "page/frame",
+    "page/generation", "page/language", "page/controls", "page/page",
 )  # fmt: skip
 LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
 HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
@@ -126,7 +125,6 @@ def page_text(facts: dict[str, Any], weights: str) -> str:
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,
-        "worker": joined_modules(WORKER),
         "script": script,
     }
     return fill(read_source("page/page.html"), values)
@@ -165,11 +163,11 @@ def joined_modules(modules: Iterable[str]) -> str:
 
 
 def security_policy(script: str, style: str) -> str:
-    """A Content-Security-Policy for this script and style sheet, pictures inside the page, and a worker from a blob."""
+    """A Content-Security-Policy for this script and style sheet, and pictures inside the page."""
     hashes = [base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in (script, style)]
     return (
         f"default-src 'none'; script-src 'sha256-{hashes[0]}'; style-src 'sha256-{hashes[1]}'; "
-        "img-src data:; worker-src blob:; base-uri 'none'; form-action 'none'"
+        "img-src data:; base-uri 'none'; form-action 'none'"
     )
 
 

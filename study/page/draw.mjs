@@ -1,4 +1,5 @@
-// Helpers for charts, tables and numbers of the page and of the article. Text is always set as text, never as markup.
+// Helpers for elements, texts, numbers and charts of the page and of the article. Text is always set as text, never as
+// markup.
 
 export const $ = (id) => document.getElementById(id);
 
@@ -13,25 +14,16 @@ export function element(tag, properties = {}, ...children) {
 }
 
 export function number(value, digits = 3) {
-  if (value === -Infinity) return "−∞";
   const size = Math.abs(value);
   const text = value && (size < 10 ** -digits || size >= 1e6) ? value.toExponential(1) : value.toFixed(digits);
   return text.replace("-", "−");
 }
 
-// A small number with two significant digits and no exponent: 0.0000012.
-export function plainNumber(value) {
-  if (!value) return "0";
-  if (Math.abs(value) >= 0.1) return number(value, 1);
-  return value.toFixed(Math.min(20, 1 - Math.floor(Math.log10(Math.abs(value))))).replace("-", "−");
-}
+export const percent = (fraction) => `${Number((100 * fraction).toPrecision(3))}%`;
 
-// A share in per cent, without an exponent: 25.2%, 0.00091%.
-export function percent(fraction) {
-  const value = 100 * fraction;
-  if (value >= 0.1 || value === 0) return `${value.toFixed(1)}%`;
-  if (value < 1e-6) return "<0.000001%";
-  return `${value.toFixed(1 - Math.floor(Math.log10(value)))}%`;
+// The English or the Chinese one of `texts`, with each {name} filled in.
+export function translate([english, chinese], language, values = {}) {
+  return (language === "zh" ? chinese : english).replace(/\{(\w+)\}/g, (_, name) => values[name]);
 }
 
 // The colours of the current theme, which base.css defines. `query` and `key` are also the first and the second colour
@@ -40,21 +32,19 @@ export const colors = {};
 
 export function readColors() {
   const style = getComputedStyle(document.documentElement);
-  const names = ["paper", "card", "ink", "quiet", "line", "control", "query", "key", "third", "fourth", "wash"];
-  for (const name of names) colors[name] = style.getPropertyValue(`--${name}`).trim();
+  for (const name of ["ink", "quiet", "line", "control", "query", "key"]) {
+    colors[name] = style.getPropertyValue(`--${name}`).trim();
+  }
 }
 
 // Clears a canvas and gives it the resolution of the screen. Returns [context, width, height] in CSS pixels.
 export function surface(canvas) {
   const { clientWidth: width, clientHeight: height } = canvas;
-  const ratio = devicePixelRatio || 1;
-  if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) {
-    canvas.width = Math.round(width * ratio);
-    canvas.height = Math.round(height * ratio);
-  }
+  const ratio = devicePixelRatio;
+  canvas.width = Math.round(width * ratio);
+  canvas.height = Math.round(height * ratio);
   const context = canvas.getContext("2d");
-  context.setTransform(ratio, 0, 0, ratio, 0, 0);
-  context.clearRect(0, 0, width, height);
+  context.scale(ratio, ratio);
   context.font = "12px system-ui, sans-serif";
   return [context, width, height];
 }
@@ -129,29 +119,19 @@ export function vertical(context, x, y, at, [low, high], name) {
   context.setLineDash([]);
 }
 
-// Fills a table, unless it is inside closed details. A cell is a value, or an object { text } for a token; columns of
-// tokens get the class "text". `classOf` gives the class of row i. Cells are reused and only changes are written,
-// because a table of all keys is drawn again for every token.
-export function table(target, columns, rows, classOf = () => "") {
-  const details = target.closest("details");
-  if (details && !details.open) return;
-  if (!target.tHead) target.append(element("thead", {}, element("tr")), element("tbody"));
-  const isText = columns.map((_, i) => rows[0]?.[i]?.text !== undefined);
-  fillRow(target.tHead.rows[0], columns, isText, () => element("th", { scope: "col" }));
-  const body = target.tBodies[0];
-  while (body.rows.length > rows.length) body.lastChild.remove();
-  rows.forEach((row, i) => {
-    const line = body.rows[i] ?? body.appendChild(element("tr"));
-    if (line.className !== classOf(i)) line.className = classOf(i);
-    fillRow(line, row, isText, () => element("td"));
-  });
+// A curve in the coordinates of `axes`.
+export function curve(context, x, y, values, color, dash = []) {
+  Object.assign(context, { strokeStyle: color, lineWidth: 2 });
+  context.setLineDash(dash);
+  context.beginPath();
+  values.forEach((value, i) => context.lineTo(x(i), y(value)));
+  context.stroke();
+  context.setLineDash([]);
 }
 
-function fillRow(row, values, isText, makeCell) {
-  values.forEach((value, i) => {
-    const cell = row.cells[i] ?? row.appendChild(makeCell());
-    const text = String(value?.text ?? value);
-    if (isText[i]) cell.className = "text";
-    if (cell.textContent !== text) cell.textContent = text;
-  });
+export function dotAt(context, x, y, radius, color) {
+  context.fillStyle = color;
+  context.beginPath();
+  context.arc(x, y, radius, 0, 2 * Math.PI);
+  context.fill();
 }

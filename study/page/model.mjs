@@ -54,12 +54,8 @@ export function precomputeFreqsCis(dim, end, theta = 10000, scaling = null, plac
   return freqsCis;
 }
 
-// Rotates xq (T, H, D) and xk (T, K, D) to the positions of the table (T, D/2, 2). Pairs are (2i, 2i + 1).
-export function applyRotaryEmb(xq, xk, freqsCis, dim) {
-  return [rotate(xq, freqsCis, dim), rotate(xk, freqsCis, dim)];
-}
-
-function rotate(x, freqsCis, dim) {
+// Rotates x (T, heads, D) to the positions of the table (T, D/2, 2). Pairs are (2i, 2i + 1).
+export function applyRotaryEmb(x, freqsCis, dim) {
   const T = freqsCis.length / dim, heads = x.length / (T * dim), out = new Float32Array(x.length);
   for (let t = 0; t < T; t++) {
     for (let h = 0; h < heads; h++) {
@@ -178,7 +174,8 @@ export class Attention {
     let xk = this.wk.forward(x); // (T, K, D)
     const xv = this.wv.forward(x); // (T, K, D)
     if (this.args.qkNorm) [xq, xk] = [this.qNorm.forward(xq), this.kNorm.forward(xk)];
-    const [rotatedQ, rotatedK] = applyRotaryEmb(xq, xk, freqsCis, this.args.headDim);
+    const rotatedQ = applyRotaryEmb(xq, freqsCis, this.args.headDim); // values are not rotated
+    const rotatedK = applyRotaryEmb(xk, freqsCis, this.args.headDim);
     const [keys, values] = cache ? cache.update(startPos, rotatedK, xv) : [rotatedK, xv]; // (S, K, D)
     const [out, weights] = this.attend(rotatedQ, keys, values, startPos); // (T, H, D), (T, H, S)
     if (trace) trace.push({ xq, xk, xv, weights, out });
@@ -198,14 +195,8 @@ export class Attention {
         const row = weights.subarray((t * H + h) * S, (t * H + h) * S + visible); // the rest stays 0
         for (let s = 0; s < visible; s++) row[s] = scale * dot(xq, q, keys, s * K * D + kv, D);
         softmax(row);
-        for (let d = 0; d < D; d += 2) {
-          let even = 0, odd = 0;
-          for (let s = 0, v = kv + d; s < visible; s++, v += K * D) {
-            even += row[s] * values[v];
-            odd += row[s] * values[v + 1];
-          }
-          out[q + d] = even;
-          out[q + d + 1] = odd;
+        for (let s = 0; s < visible; s++) {
+          for (let d = 0; d < D; d++) out[q + d] += row[s] * values[s * K * D + kv + d];
         }
         work.multiplications += 2 * visible * D;
       }
@@ -214,13 +205,11 @@ export class Attention {
   }
 }
 
+// The product of the numbers of a from i on and those of b from j on.
 export function dot(a, i, b, j, length) {
-  let even = 0, odd = 0, d = 0; // two independent sums, which the processor can overlap
-  for (; d + 2 <= length; d += 2) {
-    even += a[i + d] * b[j + d];
-    odd += a[i + d + 1] * b[j + d + 1];
-  }
-  return d < length ? even + odd + a[i + d] * b[j + d] : even + odd;
+  let sum = 0;
+  for (let d = 0; d < length; d++) sum += a[i + d] * b[j + d];
+  return sum;
 }
 
 export function softmax(row) {
@@ -282,14 +271,14 @@ export class Transformer {
     return this.logits(this.hidden(tokens, startPos, cache, trace));
   }
 
-  // Everything except the output matrix: (T) -> (T, dim). `table` replaces the network's rotation table.
-  hidden(tokens, startPos = 0, cache = null, trace = null, table = this.freqsCis) {
+  // Everything except the output matrix: (T) -> (T, dim).
+  hidden(tokens, startPos = 0, cache = null, trace = null) {
     const { headDim } = this.args, T = tokens.length;
-    const limit = cache ? cache.maxSeqLen : table.length / headDim;
+    const limit = cache ? cache.maxSeqLen : this.freqsCis.length / headDim;
     if (startPos < 0 || T < 1 || startPos + T > limit) {
       throw new RangeError(`startPos ${startPos} with T = ${T} new tokens: they must lie in the ${limit} positions`);
     }
-    const freqsCis = table.subarray(startPos * headDim, (startPos + T) * headDim); // (T, D/2, 2)
+    const freqsCis = this.freqsCis.subarray(startPos * headDim, (startPos + T) * headDim); // (T, D/2, 2)
     let h = this.embed(tokens); // (T, dim)
     this.layers.forEach((layer, id) => {
       h = layer.forward(h, startPos, freqsCis, cache ? cache.layers[id] : null, trace);

@@ -63,22 +63,18 @@ export function shape(name, attributes, ...children) {
   return node;
 }
 
-// A clock without a time. An arc shows the angles of the first `context` positions, if it is given.
-export function clock(freq, context = 0) {
-  const angle = Math.min(context * freq, CIRCLE * 0.9999); // an arc of a full circle would be empty
-  const end = `${20 + 17 * Math.cos(angle)} ${20 - 17 * Math.sin(angle)}`;
+// A clock of a pair. Its hand starts at three o'clock and turns counter-clockwise. An arc shows the angles of the first
+// `context` positions, if it is given.
+export function clock(freq, angle, context = 0) {
+  const end = Math.min(context * freq, CIRCLE * 0.9999); // an arc of a full circle would be empty
+  const tip = `${20 + 17 * Math.cos(end)} ${20 - 17 * Math.sin(end)}`;
   return shape(
     "svg",
     { viewBox: "0 0 40 40", "aria-hidden": "true", class: "clock" },
-    shape("circle", { class: "face", cx: 20, cy: 20, r: 17 }),
-    shape("path", { class: "arc", d: `M 37 20 A 17 17 0 ${angle > Math.PI ? 1 : 0} 0 ${end}` }),
-    shape("line", { class: "hand", x1: 20, y1: 20, x2: 34, y2: 20 }),
+    shape("circle", { cx: 20, cy: 20, r: 17 }),
+    shape("path", { d: `M 37 20 A 17 17 0 ${end > Math.PI ? 1 : 0} 0 ${tip}` }),
+    shape("line", { x1: 20, y1: 20, x2: 20 + 14 * Math.cos(angle), y2: 20 - 14 * Math.sin(angle) }),
   );
-}
-
-// Turns the hand of a clock: it starts at three o'clock and turns counter-clockwise.
-export function setClock(svg, angle) {
-  svg.querySelector(".hand").setAttribute("transform", `rotate(${-degrees(angle)} 20 20)`);
 }
 
 // Tokens per turn, short.

@@ -3,17 +3,17 @@
 
 import { softmax } from "./model.mjs";
 
-export function applyTemperature(logits, temperature) {
-  const largest = largestOf(logits); // shifted to 0, so that a tiny temperature cannot overflow
+function applyTemperature(logits, temperature) {
+  const largest = logits.reduce((a, b) => Math.max(a, b)); // shifted to 0, so that a tiny temperature cannot overflow
   return logits.map((logit) => (logit - largest) / temperature);
 }
 
-export function keepTopK(logits, k) {
+function keepTopK(logits, k) {
   const kth = new Float32Array(logits).sort()[Math.max(0, logits.length - k)];
   return logits.map((logit) => (logit < kth ? -Infinity : logit));
 }
 
-export function keepTopP(logits, p) {
+function keepTopP(logits, p) {
   const probs = softmax(new Float64Array(logits));
   const descending = new Float64Array(probs).sort().reverse();
   let sum = 0;
@@ -26,18 +26,18 @@ export function keepTopP(logits, p) {
   return logits.map((logit, i) => (probs[i] < smallest ? -Infinity : logit));
 }
 
-// The logits after temperature, then top_k, then top_p. Temperature 0 does not scale them.
+// The logits after temperature, and those of them that top_k and top_p keep. Temperature 0 does not scale, and keeps the
+// largest.
 export function filterLogits(logits, { temperature, topK, topP }) {
   const scaled = applyTemperature(logits, temperature || 1);
-  const afterTopK = topK ? keepTopK(scaled, topK) : scaled;
-  const afterTopP = topP < 1 ? keepTopP(afterTopK, topP) : afterTopK;
-  return { scaled, afterTopK, afterTopP };
+  const k = temperature ? topK : 1;
+  const afterTopK = k ? keepTopK(scaled, k) : scaled;
+  return { scaled, kept: topP < 1 ? keepTopP(afterTopK, topP) : afterTopK };
 }
 
-// The next token: the most likely one at temperature 0, else the one that `uniform` in [0, 1) draws.
+// The next token, which `uniform` in [0, 1) draws.
 export function choose(logits, sampling, uniform) {
-  if (!sampling.temperature) return logits.indexOf(largestOf(logits));
-  const probs = softmax(new Float64Array(filterLogits(logits, sampling).afterTopP));
+  const probs = softmax(new Float64Array(filterLogits(logits, sampling).kept));
   let sum = 0;
   for (let token = 0; token < probs.length; token++) {
     sum += probs[token];
@@ -54,18 +54,4 @@ export function uniformOf(seed, step) {
     state = (state ^ (state >>> 15)) >>> 0;
   }
   return state / 2 ** 32;
-}
-
-// The loss of each token after the first, in nats: -log of its probability. logits (T, V) -> (T-1)
-export function losses(logits, tokens) {
-  const V = logits.length / tokens.length;
-  return tokens.slice(1).map((token, t) => {
-    const row = logits.subarray(t * V, (t + 1) * V);
-    const largest = largestOf(row);
-    return Math.log(row.reduce((sum, logit) => sum + Math.exp(logit - largest), 0)) + largest - row[token];
-  });
-}
-
-function largestOf(values) {
-  return values.reduce((a, b) => Math.max(a, b), -Infinity);
 }

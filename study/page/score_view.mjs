@@ -1,9 +1,8 @@
 // View 3: a score as a sum over pairs, as a function of distance, and in the lines of attention.py.
 
 import { softmax } from "./model.mjs";
-import { $, axes, colors, element, number, percent, table, vertical } from "./draw.mjs";
+import { $, axes, colors, curve, element, number, percent, vertical } from "./draw.mjs";
 import { rotatePair } from "./rotation.mjs";
-import { contributions, scoresByDistance, total } from "./score.mjs";
 import {
   args,
   attentionFactor,
@@ -25,6 +24,20 @@ import {
 
 const D = args.headDim;
 
+const total = (values) => values.reduce((a, b) => a + b, 0);
+
+// The contribution of each pair to q . k / sqrt(D) at a distance: Re(q conj(k) e^(j distance freq)) / sqrt(D), (D/2).
+// q and k (D) are not rotated.
+function contributions(q, k, distance) {
+  return freqs.map((freq, i) => {
+    const [a, b] = [q[2 * i], q[2 * i + 1]];
+    const [c, d] = [k[2 * i], k[2 * i + 1]];
+    const angle = distance * freq;
+    const product = (a * c + b * d) * Math.cos(angle) - (b * c - a * d) * Math.sin(angle);
+    return (attentionFactor ** 2 * product) / Math.sqrt(D);
+  });
+}
+
 export function drawScore() {
   const { layer, head } = state;
   const q = selectedQuery();
@@ -32,73 +45,56 @@ export function drawScore() {
   const distance = q - k;
   const xq = queryAt(layer, head, q);
   const xk = keyAt(layer, head, k);
-  const terms = contributions(freqs, xq, xk, distance, attentionFactor);
-  const largestPair = terms.reduce((best, value, i) => (Math.abs(value) > Math.abs(terms[best]) ? i : best), 0);
+  const terms = contributions(xq, xk, distance);
   $("scoreText").textContent = t("scoreText", {
     q: positionText(q),
     k: positionText(k),
     distance,
     score: number(total(terms), 4),
-    pair: largestPair,
-    contribution: number(terms[largestPair]),
     weight: percent(weightsOf(layer, head, q)[k]),
   });
   drawPairs(terms);
   drawDistance(xq, xk, distance);
-  // With all keys, before the mask
-  const scores = state.tokens.map((_, p) => total(contributions(freqs, xq, keyAt(layer, head, p), q - p, attentionFactor)));
+  const scores = state.tokens.map((_, p) => total(contributions(xq, keyAt(layer, head, p), q - p))); // before the mask
   drawLines(q, scores);
   drawTable(q, k, scores);
 }
 
 function drawPairs(terms) {
-  const low = Math.min(0, ...terms);
-  const high = Math.max(0, ...terms);
-  const c = colors;
   const [context, x, y] = axes($("pairs"), {
     xs: [-0.6, terms.length - 0.4],
-    ys: [1.06 * low, 1.06 * high || 1],
+    ys: [1.06 * Math.min(0, ...terms), 1.06 * Math.max(0, ...terms) || 1],
     xName: t("pairAxis"),
-    yName: t("scoreAxis"),
+    yName: "q · k / √D",
     integerTicks: true,
   });
   terms.forEach((value, i) => {
     const half = Math.max(1, (x(1) - x(0)) * 0.38); // of the bar's width
-    const bar = [x(i) - half, Math.min(y(0), y(value)), 2 * half, Math.abs(y(value) - y(0))];
-    context.fillStyle = value < 0 ? c.key : c.query;
+    const bar = [x(i) - half, y(0), 2 * half, y(value) - y(0)];
+    context.fillStyle = value < 0 ? colors.key : colors.query;
     context.fillRect(...bar);
-    if (i === state.pair) {
-      context.strokeStyle = c.ink;
-      context.lineWidth = 2;
-      context.strokeRect(...bar);
-    }
+    Object.assign(context, { strokeStyle: colors.ink, lineWidth: 2 });
+    if (i === state.pair) context.strokeRect(...bar);
   });
   $("pairs").setAttribute("aria-label", `${t("pairsCaption")} ${number(total(terms))}`);
 }
 
 function drawDistance(xq, xk, distance) {
-  const far = Math.max(2 * args.maxSeqLen, distance);
-  const curve = scoresByDistance(freqs, xq, xk, far, attentionFactor);
-  const span = [Math.min(...curve), Math.max(...curve)];
-  const c = colors;
+  const scores = Array.from({ length: 2 * args.maxSeqLen + 1 }, (_, n) => total(contributions(xq, xk, n)));
+  const ys = [Math.min(...scores), Math.max(...scores)];
   const [context, x, y] = axes($("distance"), {
-    xs: [0, far],
-    ys: span,
+    xs: [0, 2 * args.maxSeqLen],
+    ys,
     xName: t("distanceAxis"),
-    yName: t("scoreAxis"),
+    yName: "q · k / √D",
   });
-  vertical(context, x, y, args.maxSeqLen, span, t("context", { length: args.maxSeqLen }));
-  context.strokeStyle = c.query;
-  context.lineWidth = 1.5;
+  vertical(context, x, y, args.maxSeqLen, ys, t("context", { length: args.maxSeqLen }));
+  curve(context, x, y, scores, colors.query);
+  context.strokeStyle = colors.ink;
   context.beginPath();
-  curve.forEach((score, n) => context.lineTo(x(n), y(score)));
+  context.arc(x(distance), y(scores[distance]), 6, 0, 2 * Math.PI);
   context.stroke();
-  context.strokeStyle = c.ink;
-  context.lineWidth = 2;
-  context.beginPath();
-  context.arc(x(distance), y(curve[distance]), 6, 0, 2 * Math.PI);
-  context.stroke();
-  $("distance").setAttribute("aria-label", `${t("distanceCaption")} ${distance}: ${number(curve[distance])}`);
+  $("distance").setAttribute("aria-label", `${t("distanceCaption")} ${distance}: ${number(scores[distance])}`);
 }
 
 // Each text, and the line of attention.py that it annotates. A test checks that each pattern matches one line.
@@ -136,47 +132,30 @@ function drawLines(q, scores) {
     scores: firstThree(scores.slice(0, q + 1)),
     weights: firstThree(weightsOf(layer, head, q)),
   };
-  const list = $("lines");
-  if (!list.childElementCount) {
-    for (const [at, text] of facts.lines) {
-      const code = element("code", {}, element("span", { className: "number" }, String(at)), text);
-      list.append(element("li", {}, code));
-    }
-  }
-  for (const [key, pattern] of ANNOTATIONS) {
-    const item = list.children[facts.lines.findIndex(([, text]) => pattern.test(text))];
-    if (!item) continue;
-    const note = item.querySelector(".annotation") ?? item.appendChild(element("div", { className: "annotation" }));
-    note.textContent = t(key, values);
-  }
+  const items = facts.lines.map(([at, text]) => {
+    const code = element("code", {}, element("span", { className: "number" }, String(at)), text);
+    const notes = ANNOTATIONS.filter(([, pattern]) => pattern.test(text));
+    return element("li", {}, code, ...notes.map(([name]) => element("p", { className: "note" }, t(name, values))));
+  });
+  $("lines").replaceChildren(...items);
 }
 
-// For each key: the product, the scaled score, the mask, the weight, and the length of the weighted value.
+// For each key: the product, the scaled score, the weight after the mask, and the length of the weighted value.
 function drawTable(q, k, scores) {
-  const { layer, head } = state;
-  const last = state.tokens.length - 1;
   const weights = softmax(scores.map((score, p) => (p > q ? -Infinity : score)));
-  const rows = scores.map((score, p) => [
-    p,
-    { text: tokenText(state.tokens[p]) },
-    number(score * Math.sqrt(D)),
-    number(score),
-    t(p > q ? "maskHidden" : "maskSeen"),
-    number(weights[p], 4),
-    number(weights[p] * Math.hypot(...valueAt(layer, head, p)), 4),
-  ]);
-  $("maskText").textContent = t(last > q ? "maskSome" : "maskNone", { q, seen: q + 1, hidden: last - q });
-  const columns = [
-    t("positionColumn"),
-    t("tokenColumn"),
-    "q · k",
-    "÷ √D",
-    t("maskColumn"),
-    t("weightColumn"),
-    t("valueColumn"),
-  ];
-  table($("scores"), columns, rows, (p) => {
-    if (p > q) return "masked";
-    return p === k ? "here" : "";
+  const rows = scores.map((score, p) => {
+    const length = Math.hypot(...valueAt(state.layer, state.head, p));
+    const texts = [
+      String(p),
+      tokenText(state.tokens[p]),
+      number(score * Math.sqrt(D)),
+      number(score),
+      number(weights[p], 4),
+      number(weights[p] * length, 4),
+    ];
+    const cells = texts.map((text) => element("td", {}, text));
+    cells[1].className = "text";
+    return element("tr", { className: p > q ? "masked" : "", "aria-current": p === k }, ...cells);
   });
+  $("scores").replaceChildren(...rows);
 }

@@ -30,18 +30,32 @@ export class SentencePiece {
   }
 
   encodePart(text) {
-    const symbols = merge([...this.normalize(text)], (a, b) => {
-      const id = this.ids.get(a + b);
-      return id === undefined ? null : [-this.scores[id], a + b];
-    });
     const ids = [];
-    for (const symbol of symbols) {
+    for (const symbol of this.merge([...this.normalize(text)])) {
       const id = this.ids.get(symbol);
       if (id !== undefined) ids.push(id);
       else if (this.bytes.size) ids.push(...this.byteIds(symbol));
       else if (ids.at(-1) !== this.unknown) ids.push(this.unknown); // a run of unknown characters is one token
     }
     return ids;
+  }
+
+  // Byte-pair merging: joins the two neighbours of the highest score, the first ones if scores are equal, until no two of
+  // them make a piece.
+  merge(symbols) {
+    const scoreAt = (i) => {
+      const merged = i + 1 < symbols.length ? this.ids.get(symbols[i] + symbols[i + 1]) : undefined;
+      return this.scores[merged] ?? -Infinity;
+    };
+    const scores = symbols.map((_, i) => scoreAt(i));
+    for (;;) {
+      const best = scores.reduce((a, b) => Math.max(a, b), -Infinity);
+      if (best === -Infinity) return symbols;
+      const i = scores.indexOf(best);
+      symbols.splice(i, 2, symbols[i] + symbols[i + 1]);
+      scores.splice(i, 2, scoreAt(i));
+      if (i > 0) scores[i - 1] = scoreAt(i - 1);
+    }
   }
 
   normalize(text) {
@@ -105,69 +119,6 @@ function readBytes(bytes) {
     }
   }
   return text;
-}
-
-// Byte-pair merging: merges the neighbours of lowest rank, the leftmost if ranks are equal, until no pair is left.
-// `join(a, b)` is [rank, merged symbol], or null if a and b have no merge. Uses a heap, because a pasted text may have
-// thousands of characters.
-function merge(symbols, join) {
-  const current = [...symbols]; // null once merged into the symbol to its left
-  const left = current.map((_, i) => i - 1);
-  const right = current.map((_, i) => i + 1);
-  const heap = new Heap((a, b) => a.rank - b.rank || a.at - b.at);
-  const addPair = (at, next) => {
-    if (at < 0 || next >= current.length) return;
-    const joined = join(current[at], current[next]);
-    if (joined) heap.push({ rank: joined[0], at, next, a: current[at], b: current[next], merged: joined[1] });
-  };
-  for (let i = 0; i + 1 < current.length; i++) addPair(i, i + 1);
-  for (let best = heap.pop(); best; best = heap.pop()) {
-    const { at, next, a, b, merged } = best;
-    if (current[at] !== a || current[next] !== b || right[at] !== next) continue; // an earlier merge took one of them
-    current[at] = merged;
-    current[next] = null;
-    right[at] = right[next];
-    if (right[at] < current.length) left[right[at]] = at;
-    addPair(left[at], at);
-    addPair(at, right[at]);
-  }
-  return current.filter((symbol) => symbol !== null);
-}
-
-// A binary heap. `pop` returns the smallest item by `compare`, or undefined if the heap is empty.
-class Heap {
-  constructor(compare) {
-    this.compare = compare;
-    this.items = [];
-  }
-
-  push(item) {
-    const { items, compare } = this;
-    let at = items.push(item) - 1;
-    while (at > 0) {
-      const parent = (at - 1) >> 1;
-      if (compare(items[parent], item) <= 0) break;
-      items[at] = items[parent];
-      at = parent;
-    }
-    items[at] = item;
-  }
-
-  pop() {
-    const { items, compare } = this;
-    const smallest = items[0];
-    const last = items.pop();
-    if (!items.length) return smallest;
-    let at = 0;
-    for (let child = 1; child < items.length; child = 2 * at + 1) {
-      if (child + 1 < items.length && compare(items[child + 1], items[child]) < 0) child++;
-      if (compare(last, items[child]) <= 0) break;
-      items[at] = items[child];
-      at = child;
-    }
-    items[at] = last;
-    return smallest;
-  }
 }
 
 // The text of a tokenizer that runs in Python only: the ids of one prompt, and the text of each token.
