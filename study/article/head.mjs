@@ -1,20 +1,51 @@
-// Figure 4: a head made by hand that looks some tokens back.
+// Figure 4: a head made by hand that looks some tokens back, and a trained head laid over it.
 
 import { axes, colors, curve, element, number, percent, vertical } from "../page/draw.mjs";
-import { ropeFreqs, softmax } from "../page/model.mjs";
-import { answerBox, chart, controls, legend, slider, t } from "./widgets.mjs";
+import { Transformer, applyRotaryEmb, dot, precomputeFreqsCis, ropeFreqs, softmax } from "../page/model.mjs";
+import { readTensors } from "../page/weights.mjs";
+import { answerBox, chart, choice, controls, facts, legend, slider, t } from "./widgets.mjs";
 
 const HEAD_DIM = 128; // as in the text
 const LAST_KEY = 63; // the largest distance: 64 keys share the weight
 const FLOOR = -12; // scores further than this below the largest are drawn there
+const distances = Array.from({ length: LAST_KEY + 1 }, (_, distance) => distance);
 
 // The scores q . k / sqrt(D) of each distance: all pairs that are used are equally long, and alpha_i = -back theta_i.
 function designed(back, length, pairs) {
   const freqs = ropeFreqs(HEAD_DIM).slice(0, pairs);
   const share = length ** 2 / pairs / Math.sqrt(HEAD_DIM);
-  return Array.from({ length: LAST_KEY + 1 }, (_, distance) =>
-    freqs.reduce((sum, freq) => sum + share * Math.cos((distance - back) * freq), 0),
-  );
+  return distances.map((distance) => freqs.reduce((sum, freq) => sum + share * Math.cos((distance - back) * freq), 0));
+}
+
+// A head of the model at each distance: the score of its mean query with its mean key, and the mean weight that it gives
+// in the text of figure 5. `trace` has the layer's queries (T, H, D) and keys (T, K, D), not rotated, and weights (T, H, T).
+function trained({ xq, xk, weights }, head) {
+  const { nHeads: H, nKvHeads: K, headDim: D, ropeTheta, ropeScaling } = facts.args;
+  const T = xq.length / (H * D);
+  const positions = Array.from({ length: T }, (_, p) => p);
+  const mean = (x, heads, h) =>
+    Float32Array.from({ length: D }, (_, d) => positions.reduce((sum, p) => sum + x[(p * heads + h) * D + d] / T, 0));
+  const q = mean(xq, H, head), k = mean(xk, K, Math.floor((head * K) / H));
+  const table = precomputeFreqsCis(D, LAST_KEY + 1, ropeTheta, ropeScaling);
+  const at = (x, p) => applyRotaryEmb(x, table.subarray(p * D, (p + 1) * D), D);
+  const seeing = positions.slice(LAST_KEY); // queries that see a key at every distance
+  return {
+    scores: distances.map((distance) => dot(at(q, distance), 0, at(k, 0), 0, D) / Math.sqrt(D)),
+    weights: distances.map((distance) =>
+      seeing.reduce((sum, p) => sum + weights[(p * H + head) * T + p - distance] / seeing.length, 0),
+    ),
+  };
+}
+
+let traces = null; // of each layer, computed when the first trained head is chosen
+
+function traceOf(layer) {
+  if (!traces) {
+    traces = [];
+    const tensors = readTensors(facts, document.getElementById("weights").textContent);
+    new Transformer(facts.args, tensors).hidden(facts.tokens.slice(0, facts.args.maxSeqLen), 0, null, traces);
+  }
+  return traces[layer];
 }
 
 export function head(root) {
@@ -24,22 +55,33 @@ export function head(root) {
   const answer = answerBox();
   const [scoreChart, weightChart] = [chart(t("scoreAxis")), chart(t("weightAxis"))];
   const charts = element("div", { className: "columns" }, scoreChart, weightChart);
-  root.append(controls(back, length, pairs), answer, charts, legend("headNote"));
+  const { nLayers, nHeads } = facts.args;
+  const heads = Array.from({ length: nLayers * nHeads }, (_, i) => [Math.floor(i / nHeads), i % nHeads]);
+  const options = heads.map(([layer, h]) => [[layer, h], `${layer}.${h}`]);
+  let overlay = null; // the curves of the trained head
+  const pick = choice(t("trained"), [[null, t("none")], ...options], (chosen) => {
+    overlay = chosen && trained(traceOf(chosen[0]), chosen[1]);
+    draw();
+  });
+  root.append(controls(back, length, pairs), answer, charts, element("p", {}, t("trained")), pick, legend("headNote"));
 
   function draw() {
     const scores = designed(back.get(), length.get(), pairs.get());
     const weights = softmax([...scores]);
     const at = back.get();
     answer.textContent = t("headResult", { back: at, score: number(scores[at], 2), weight: percent(weights[at]) });
-    const largest = Math.max(...scores);
-    plot(scoreChart, [FLOOR, 0], t("scoreAxis"), scores.map((score) => Math.max(FLOOR, score - largest)));
-    plot(weightChart, [0, 1.05 * Math.max(...weights)], t("weightAxis"), weights);
+    const shown = [{ scores, weights }, ...(overlay ? [overlay] : [])];
+    const below = ({ scores }) => scores.map((score) => Math.max(FLOOR, score - Math.max(...scores)));
+    plot(scoreChart, [FLOOR, 0], t("scoreAxis"), shown.map(below));
+    const highest = Math.max(...shown.flatMap(({ weights }) => [...weights]));
+    plot(weightChart, [0, 1.05 * highest], t("weightAxis"), shown.map(({ weights }) => weights));
   }
 
-  function plot(canvas, ys, yName, values) {
+  function plot(canvas, ys, yName, [designed, trained]) {
     const [context, x, y] = axes(canvas, { xs: [0, LAST_KEY], ys, xName: t("distanceAxis"), yName });
     vertical(context, x, y, back.get(), ys, "");
-    curve(context, x, y, values, colors.query);
+    curve(context, x, y, designed, colors.query);
+    if (trained) curve(context, x, y, trained, colors.key, [6, 4]);
   }
   return draw;
 }

@@ -32,8 +32,12 @@ export function problem(root) {
   const key = slider(t("moveKey"), { min: 0, max: last, value: 0 }, () => {
     move(query.get(), Math.min(query.get(), key.get()));
   });
+  const text = element("p", { className: "words", "aria-hidden": "true" }, ...words);
+  for (const type of ["pointerdown", "pointermove"]) {
+    text.addEventListener(type, (event) => event.buttons && follow(words.indexOf(document.elementFromPoint(event.x, event.y))));
+  }
   root.append(
-    element("p", { className: "words", "aria-hidden": "true" }, ...words),
+    text,
     controls(both, query, key),
     element("div", { className: "columns" }, plane, element("div", { className: "ideas" }, ...rows)),
     legend("problemNote"),
@@ -44,6 +48,14 @@ export function problem(root) {
     query.set(q);
     key.set(k);
     draw();
+  }
+
+  // Of the two marked words, the nearer one moves to the word under the pointer.
+  function follow(p) {
+    const [q, k] = [query.get(), key.get()];
+    if (p < 0) return;
+    if (Math.abs(p - q) < Math.abs(p - k) || p > q) move(Math.max(p, k), k);
+    else move(q, Math.min(p, q));
   }
 
   function moveBoth() {

@@ -19,8 +19,8 @@ export const STRINGS = {
   ideaRotation: ["3. rotate", "3. 旋转"],
   planeText: ["q at {q} and k at {k}, rotated; distance {distance}", "q 在 {q}，k 在 {k}，旋转之后；距离 {distance}"],
   problemNote: [
-    "The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
-    "箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
+    "You can also drag the marked words. The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
+    "也可以直接拖动标出的词。箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
   ],
 
   clocksQuestion: [
@@ -82,9 +82,11 @@ export const STRINGS = {
   scoreAxis: ["score, below the largest", "得分（与最大值之差）"],
   weightAxis: ["softmax weight", "softmax 权重"],
   distanceAxis: ["distance m − n", "距离 m − n"],
+  none: ["none", "无"],
+  trained: ["Over it, a head of the demo (layer.head), dashed:", "叠上 demo 的一个 head（层.head，虚线）："],
   headNote: [
-    "The head is made by hand: every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed: this key.",
-    "这个 head 是手工设计的：q、k 每一组的长度都相同，夹角指向选定的 key。虚线：这个 key。",
+    "In the head made by hand, every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed, left: the score of the demo's mean query with its mean key. Dashed, right: the weight that this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
+    "手工设计的 head 里，q、k 每一组的长度都相同，夹角指向选定的 key。左图虚线：demo 的平均 query 与平均 key 的得分。右图虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",
   ],
 
   guessQuestion: [
