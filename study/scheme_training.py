@@ -1,5 +1,6 @@
 """Train one model with one position encoding, and test it at longer lengths. The library's ``Trainer`` trains it."""
 
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
@@ -16,7 +17,7 @@ from model.cli.files import remove_unfinished, write_text
 from model.cli.machine import check_memory
 from model.config import ModelArgs
 from model.text.dataset import Dataset
-from model.text.prepare import load_dataset, tokenize
+from model.text.prepare import IDS, META, load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import Tokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -24,7 +25,6 @@ from model.training import estimate
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.distributed import Ranks
 from model.training.evaluation import bits_per_byte
-from model.training.run_text import take_tokens
 from model.training.trainer import Trainer
 from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -100,7 +100,8 @@ def train_one(scheme: str, seed: int, text: StudyText, budget: Budget, directory
     if directory:
         remove_unfinished(directory)
         save_tokenizer(text.tokenizer, directory)
-        take_tokens(Path(text.scratch.name), directory)
+        for name in (IDS, META):
+            shutil.copyfile(Path(text.scratch.name) / name, directory / name)
         write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), text.args, train))
         save_model(model, directory)
     cache = KVCache(text.args)

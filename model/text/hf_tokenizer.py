@@ -4,7 +4,6 @@ tokenizer.json is written because transformers would otherwise prepend a space t
 SentencePiece model does not.
 """
 
-import hashlib
 import re
 from collections.abc import Container, Sequence
 from pathlib import Path
@@ -69,8 +68,6 @@ class HFTokenizer:
                     f"{path} gives the token {token!r} the id {self._model.token_to_id(token)}, but "
                     f"tokenizer_config.json or added_tokens.json {number}: get these files again"
                 )
-        others = repr((sorted(added.items()), sorted(named_tokens(settings))))
-        self.fingerprint = hashlib.sha256(self.content + others.encode()).hexdigest()
         named_bos = self._id_of(settings.get("bos_token"))
         eos = self._id_of(settings.get("eos_token"))
         is_llama = str(settings.get("tokenizer_class")).startswith("LlamaTokenizer")

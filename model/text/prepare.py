@@ -41,7 +41,6 @@ class Tokens:
     separators: tuple[int, ...] = ()  # the tokens between two documents
     row: int | None = None  # of conversations: the tokens of a row; with each lies whether the loss counts it
     row_tokens: int | None = None  # without the padding, the mean of the training rows
-    made_from: str | None = None  # identifies the files, their state, and the way they are read
 
 
 def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -62,7 +61,6 @@ def tokenize(
     tokenizer: Tokenizer,
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
-    made_from: str | None = None,
 ) -> None:
     """Write the tokens of the documents into ``directory``, split into training and validation text.
 
@@ -121,7 +119,6 @@ def tokenize(
         documents=sum(counts.starts),
         files=tuple(os.path.realpath(path) for path in documents.paths()),
         separators=(*start[:1], *end),
-        made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))
 
@@ -191,12 +188,12 @@ def load_tokens(directory: Path) -> Tokens:
     return tokens
 
 
-def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:
+def load_dataset(directory: Path) -> Dataset:
     """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
     Raises ValueError if the directory has no tokens, or if they are damaged.
     """
-    tokens = tokens or load_tokens(directory)
+    tokens = load_tokens(directory)
     size = (directory / IDS).stat().st_size if (directory / IDS).exists() else 0
     dtype = conversation_dtype(tokens.dtype) if tokens.row else np.dtype(tokens.dtype)
     if size != tokens.total * dtype.itemsize:

@@ -1,6 +1,5 @@
 """Tokenizers: text to ids, and ids back to the same text."""
 
-import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
@@ -86,7 +85,6 @@ class Tokenizer(Protocol):
     eos_ids: tuple[int, ...]  # any of them ends a text
     adds_space: bool  # whether encode puts a space before the text, as for Llama 2
     content: bytes  # of the file
-    fingerprint: str  # two tokenizers with the same one encode texts equally, so cached tokens can be used
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """Raises ValueError if UTF-8 cannot encode the text."""
@@ -138,7 +136,6 @@ class SentencePieceTokenizer:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.fingerprint = hashlib.sha256(self.content).hexdigest()
         self.adds_bos = adds_bos
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
         # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a

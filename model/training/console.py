@@ -14,7 +14,6 @@ from tqdm import tqdm
 from ..cli import explain_out_of_memory, format_flags, format_path, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
-from ..decoding.chat import user_message
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
@@ -103,10 +102,7 @@ class Console:
         model = trainer.whole_model()  # every process must call it
         if model is None:
             return
-        step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
-        prompt = tokenizer.encode(sample_prompt or self.text.start_text)  # the start text is not shown
-        if self.text.chat:
-            prompt = self.text.chat.encode([user_message(sample_prompt)])
+        step, prompt = trainer.progress.step, self.text.prompt
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
@@ -116,7 +112,7 @@ class Console:
             text = f"\n\n{text}"
         self.bar.clear()
         with suppress(OSError):  # training goes on if the reader has closed the pipe
-            print(f"\n--- sample at step {step} ---\n{sample_prompt}{text}\n", flush=True)
+            print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
 
     def finish(self) -> int:
         """Print the summary, or the command that resumes an interrupted run; returns the exit code."""

@@ -159,7 +159,6 @@ def tokenize_conversations(
     documents: Documents,
     val_fraction: float,
     val_documents: Documents | None = None,
-    made_from: str | None = None,
 ) -> None:
     """Write each conversation as a row of ``context + 1`` tokens into tokens.bin, and write tokens.json.
 
@@ -211,6 +210,5 @@ def tokenize_conversations(
         files=tuple(os.path.realpath(path) for path in documents.paths()),
         row=train.length,
         row_tokens=math.ceil(train.tokens / train.rows),
-        made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))

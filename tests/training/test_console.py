@@ -31,7 +31,7 @@ class SpacedLetters:
         return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-TEXT = Text(SpacedLetters(), replace(dataset(), documents=3), "", unigram_loss=2.345)
+TEXT = Text(SpacedLetters(), replace(dataset(), documents=3), [0, 1, 2], unigram_loss=2.345)
 
 
 def train_in_console(run) -> int:
