@@ -129,12 +129,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
-def truncate_metrics(path: Path, last_step: int) -> dict[str, float]:
-    """Keep the lines of a metrics file up to ``last_step``, -1 for none. Returns what the next line had measured."""
+def truncate_metrics(path: Path, last_step: int) -> None:
+    """Keep the lines of a metrics file up to ``last_step``, -1 for none."""
     lines = read_metrics(path) if path.exists() else []
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= last_step))
-    removed = [line for line in lines if line["step"] == last_step + 1]
-    return {name: value for line in removed for name, value in line.items() if name != "step"}
 
 
 def append_metrics(path: Path, step: int, measured: Mapping[str, float], sync: bool) -> None:

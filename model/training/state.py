@@ -41,7 +41,6 @@ class Progress:
     val_loss: float | None = None
     best_val_loss: float | None = None
     best_step: int = 0
-    validation_due: bool = False  # a signal ended the run during the validation of this step
     files: Annotated[int, "that hold the saved state", Range(1, 100_000)] = 1
 
 
