@@ -166,7 +166,6 @@ class Run:
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
     resume: bool = False
-    changes: tuple[str, ...] = ()  # when resuming: ``name old -> new`` for each setting with another value
 
     @property
     def has_size(self) -> bool:

@@ -160,8 +160,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         rows["expected"] = expectation(args, step_tokens, speed, data)
     if text.chat:
         rows["documents"] = f"{quantity(data.documents, 'conversation')}; only the assistant's turns are learnt"
-    if run.resume:
-        rows["resuming"] = "; ".join(run.changes) or "with the same settings"
     return format_rows(rows | more)
 
 

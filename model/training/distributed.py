@@ -15,9 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
@@ -76,12 +74,6 @@ class Ranks:
             sys.exit(2)
         return answer[0][0]
 
-    def in_turn(self, work: Callable[[], T]) -> T:
-        """Let the first process do the work, and then the others; each gets its own result."""
-        results: list[T] = []
-        self.first(lambda: results.append(work()))
-        return results[0] if self.is_first else work()
-
 
 def local_device(name: str, ranks: Ranks) -> torch.device:
     """The device called ``name`` for this process: under torchrun, each process of a machine uses a different GPU.
@@ -94,25 +86,6 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         return pick_device(f"cuda:{ranks.local_rank}")
     return device
-
-
-def check_shared(directory: Path, ranks: Ranks) -> None:
-    """Raise ValueError if some process does not see the directory of the first process, but its own, or none."""
-    if ranks.world_size == 1:
-        return
-    probe = directory / ranks.first(lambda: f".{uuid4().hex}.ropewalk.tmp")  # which is not in any copy of the directory
-    ranks.first(probe.touch)
-    (seen,) = ranks.gather(probe.exists())
-
-    def check() -> None:
-        probe.unlink()
-        if not all(seen):
-            raise ValueError(
-                f"out_dir is not shared between the machines: process {seen.index(0)} does not see the {directory} of "
-                "the first one; put it on a file system that all of them mount"
-            )
-
-    ranks.first(check)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from ..cli import instances, quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
 from ..text.dataset import Dataset
-from ..text.prepare import load_dataset, tokenize
+from ..text.prepare import load_dataset, load_tokens, tokenize
 from ..text.separators import recognize
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
@@ -49,6 +49,9 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
     data, model, train, given = run.data, run.model, run.train, run.given
     if not run.resume:
         data = ranks.first(lambda: write_tokens(run, directory))
+    tokens = ranks.first(lambda: load_tokens(directory))
+    if load_tokens(directory) != tokens:
+        raise ValueError(f"{directory} is not the one of the first process: put out_dir where all machines see it")
     dataset = load_dataset(directory)
     tokenizer = load_tokenizer(directory, model.vocab_size if run.resume or train.init_from else None)
     chat = open_chat(directory, tokenizer) if dataset.row else None

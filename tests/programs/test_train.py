@@ -146,7 +146,6 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
     os.utime("runs/small/config.toml", (1e9, 1e9))
     err = stderr_of(capsys, "--resume", "--max_steps", "6")
     assert "runs/small-2" in err
-    assert "resuming       max_steps 4 -> 6\n" in err
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
 
 
@@ -155,8 +154,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_text(capsys):
     again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot be resumed with data ('text.txt',) -> ('other.txt',)" in again("other.txt", "--resume")
-    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
-    assert "resuming       lr 0.02 -> 0.001\n" in err
+    stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
 
 
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
@@ -281,9 +279,8 @@ def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(c
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
     assert steps("out") == [1, 2]
-    capsys.readouterr()
-    message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
-    assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
+    assert run("--resume", "--out_dir", "out", "--max_steps", "1") == 0
+    assert steps("out") == [1, 2], "more than max_steps"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -12,14 +12,15 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from training_helpers import forked, run_in_processes, same, stop_at, trainer
+from training_helpers import forked, make_run, run_in_processes, same, stop_at, trainer
 
 from model import ModelArgs, Transformer
 from model.cli.machine import keep_freed_memory
 from model.text.dataset import Dataset
 from model.training import state
 from model.training.config import TrainArgs
-from model.training.distributed import Ranks, check_shared, local_device, processes
+from model.training.distributed import Ranks, local_device, processes
+from model.training.run_text import prepare_text
 from model.training.trainer import Trainer
 from model.weights import load_model
 from model.weights.tensors import load_tensors
@@ -160,20 +161,22 @@ def test_all_processes_resume_the_state_of_the_first_whatever_their_disks_hold(t
     assert column(first, "train_loss") == pytest.approx(column(single(), "train_loss"), abs=1e-5)
 
 
-def test_a_directory_that_only_some_processes_see_is_refused(tmp_path, capfd):
-    def check(ranks, copied: bool) -> None:
-        here = tmp_path / str(ranks.rank)
-        (here / "run").mkdir(parents=True, exist_ok=True)
-        if not (ranks.is_first or copied):
-            (here / "run").rmdir()
-        os.chdir(here)
-        check_shared(Path("run"), ranks)
+def test_a_directory_that_the_processes_do_not_share_is_refused_before_the_first_step(tmp_path, capfd):
+    """The second process has the directory of another run there, or none."""
 
-    for copied in (True, False):
-        assert run_in_processes(2, partial(check, copied=copied)) == [1, 2]
-        assert "out_dir is not shared between the machines" in capfd.readouterr().err
-    assert run_in_processes(2, partial(check_shared, tmp_path)) == [0, 0]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file()]
+    def prepare(ranks, copied: bool) -> None:
+        directory = tmp_path / str(ranks.rank)
+        directory.mkdir(exist_ok=True)
+        settings = {"tokenizer": "char", "max_seq_len": 8}
+        if copied:
+            (tmp_path / f"{ranks.rank}.txt").write_text("A rope. " * (99 + ranks.rank), encoding="utf-8")
+            prepare_text(make_run(directory, data=(f"{tmp_path}/{ranks.rank}.txt",), **settings), directory, Ranks())
+        prepare_text(make_run(directory, data=(f"{tmp_path}/0.txt",), **settings), directory, ranks)
+
+    for copied, message in ((True, "1 is not the one of the first process"), (False, "tokens.json is missing")):
+        assert run_in_processes(2, partial(prepare, copied=copied)) == [0, 1]
+        assert message in capfd.readouterr().err
+        shutil.rmtree(tmp_path / "1")
 
 
 def test_a_kill_while_the_processes_write_keeps_the_previous_state(tmp_path, single):
@@ -331,13 +334,10 @@ def test_nccl_is_asked_for_only_where_pytorch_has_it(monkeypatch, cuda, nccl, ba
     assert asked == [backend]
 
 
-def test_the_first_process_works_for_all_and_its_failure_ends_all(tmp_path):
+def test_the_first_process_works_for_all_and_its_failure_ends_all():
     def work(ranks) -> None:
         assert ranks.first(lambda: {"rank": ranks.rank}) == {"rank": 0}
         assert ranks.gather(ranks.rank, 1 / (1 + ranks.rank)) == [[0, 1, 2], [1, 1 / 2, 1 / 3]]
-        order = tmp_path / "order"
-        result = ranks.in_turn(lambda: order.open("a", encoding="utf-8").write(f"{ranks.rank}") + ranks.rank)
-        assert (result, order.read_text(encoding="utf-8")[0]) == (1 + ranks.rank, "0")
 
     def fail(ranks) -> None:
         ranks.first(lambda: int("a mistake of the user"))
