@@ -8,7 +8,7 @@ files.py      atomic writes, JSON files
 """
 
 from .parser import Parser
-from .script import explain_out_of_memory, note_if_slow, print_note, quantity, run_script
+from .script import explain_out_of_memory, print_note, quantity, run_script
 from .settings import (
     Settings,
     add_flags,
@@ -28,7 +28,6 @@ __all__ = [
     "format_flags",
     "format_path",
     "instances",
-    "note_if_slow",
     "print_note",
     "quantity",
     "read_flags",

@@ -8,7 +8,6 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from threading import Timer
 from typing import Any, NoReturn
 
 import torch
@@ -24,17 +23,6 @@ OWN_PACKAGES = (__package__.partition(".")[0], "study")
 def print_note(text: str, end: str = "\n") -> None:
     """Print to stderr, because stdout is for results."""
     print(text, end=end, file=sys.stderr, flush=True)
-
-
-@contextmanager
-def note_if_slow(note: str) -> Iterator[None]:
-    """Print the note if the ``with`` block takes longer than three seconds."""
-    timer = Timer(3.0, print_note, [note])
-    timer.start()
-    try:
-        yield
-    finally:
-        timer.cancel()
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:

@@ -96,7 +96,6 @@ class TrainArgs:
     ] = UNSET
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
-    schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
     weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1
     beta1: Annotated[float, "AdamW beta1", Range(0, 0.9999)] = 0.9
@@ -174,8 +173,8 @@ class Run:
 
     @property
     def needs_choice(self) -> bool:
-        """Whether anything is to be chosen: minutes are set, but not both a size and a batch size."""
-        return self.train.minutes is not None and not (self.has_size and "batch_size" in self.given)
+        """Whether what is not given is chosen, to suit the minutes."""
+        return self.train.minutes is not None and not self.resume
 
     @property
     def network(self) -> type[Transformer]:

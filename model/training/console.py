@@ -18,7 +18,7 @@ from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
-from .estimate import PROCESS, count_parameters, training_memory
+from .estimate import count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
 from .trainer import Trainer
@@ -131,8 +131,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
-    process = PROCESS if device.type == "cpu" else 0
-    peak = process + training_memory(model, args, dtype, ranks.world_size, device.type).peak
+    peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))

@@ -1,6 +1,5 @@
 """Muon for the hidden matrices, AdamW for the rest, and the learning rate schedule."""
 
-import math
 from collections import defaultdict
 from typing import Any
 
@@ -97,8 +96,6 @@ def lr_fraction(args: TrainArgs, fraction_done: float) -> float:
         return max(fraction_done / args.warmup, 0.05)
     start = max(args.decay_start, args.warmup)
     remaining = 1 - min(max(fraction_done - start, 0) / (1 - start), 1)
-    if args.schedule == "cosine":
-        remaining = 0.5 * (1 - math.cos(math.pi * remaining))
     return args.min_lr + (1 - args.min_lr) * remaining
 
 

@@ -1,7 +1,6 @@
 """Resolve the settings of a run: defaults < TOML file < flags, or those of the run that is resumed."""
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -16,9 +15,6 @@ from .distributed import Ranks, local_device
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
 FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole context needs far more memory than a run
-# If the size is chosen, runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and
-# 0.7% higher after 1,400 (benchmarks/choice.py).
-SHORT_RUN_MINUTES, SHORT_CONTEXT = 2.0, 128
 
 
 def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) -> Run:
@@ -51,11 +47,7 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
-    run = Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
-    is_short = train.minutes is not None and train.minutes < SHORT_RUN_MINUTES
-    if is_short and run.needs_choice and not run.has_size and "max_seq_len" not in given:
-        run = replace(run, model=replace(model, max_seq_len=SHORT_CONTEXT))
-    return run
+    return Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
 
 
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:

@@ -49,14 +49,6 @@ def test_a_text_without_a_config_takes_minutes_or_steps():
 
 
 @pytest.mark.parametrize(
-    ("minutes", "others", "context"), [(1.9, {}, 128), (2.0, {}, 256), (1.9, {"max_seq_len": 64}, 64),
-                                       (1.9, {"dim": 64}, 256)],
-)  # fmt: skip
-def test_below_two_minutes_the_context_of_a_chosen_model_is_half_of_the_default(minutes, others, context):
-    assert resolved(data=("a.txt",), minutes=minutes, **others).model.max_seq_len == context
-
-
-@pytest.mark.parametrize(
     ("config", "data", "name"),
     [
         ("mine.toml", ("a/b.txt",), "mine"),
