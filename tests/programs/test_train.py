@@ -93,13 +93,16 @@ def steps(directory: str) -> list[int]:
 def test_a_recognized_separator_is_printed_and_saved_with_the_run(capsys):
     Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
-    assert rows(err)["documents"] == "200, separated by '<|endoftext|>'; to keep it as text: --doc_separator ''"
+    assert rows(err)["documents"] == "200 documents, separated by '<|endoftext|>'"
     settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
     assert settings["doc_separator"] == "<|endoftext|>"
     assert settings["start_text"] == "", "each line is a document, which is enough of them"
     stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
     assert steps("out") == [1, 2, 3, 4, 5, 6]
-    assert rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"] == "1"
+    assert (
+        rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"]
+        == "1 document"
+    )
 
 
 def test_the_validation_text_of_a_run_is_read_from_its_directory(capsys):
@@ -207,7 +210,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_u
     with file_size_limit(4000):
         assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"error: .*File too large.*; to continue from step 4: python train.py --resume", line)
+    assert re.search(r"^train.py: error: .*File too large", line)
     assert {path: path.read_bytes() for path in Path("out").glob("*.safetensors")} == before
     assert not list(Path("out").glob(".*.tmp"))
     stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "10")
@@ -221,10 +224,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.loss.NextTokenLoss.forward", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out", "--device", "cpu") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith(
-        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
-        "or train a smaller model"
-    )
+    assert line.endswith("error: cpu has too little free memory: lower --micro_batch_size, or train a smaller model")
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -264,14 +264,6 @@ def script(*argv: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-def test_the_run_goes_on_if_nobody_reads_the_output():
-    unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
-    unread.stdout.close()
-    unread.stderr.close()
-    assert unread.wait(100) == 0
-    assert steps("out") == [1, 2, 3, 4]
-
-
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
     assert "trained        1 step, 64 tokens" in err
@@ -292,7 +284,7 @@ def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_run_can_be_resu
     _, err = running.communicate(timeout=300)
     assert running.returncode == 128 + number, err
     assert f"stopped by {number.name}" in err
-    assert "python train.py --resume --out_dir out" in err
+    assert "python train.py --resume out" in err
     last = steps("out")[-1]
     assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
     assert steps("out") == list(range(1, last + 2))
