@@ -10,7 +10,7 @@ from types import FrameType
 
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, format_path, quantity
+from ..cli import explain_out_of_memory, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
@@ -109,7 +109,7 @@ class Console:
         if trainer.stopped_by:
             name = signal.Signals(trainer.stopped_by).name
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to resume:")
-            self.write_line(f"python train.py --resume {format_path(str(trainer.directory))}")
+            self.write_line(f"python train.py --resume {quote(str(trainer.directory))}")
             return 128 + trainer.stopped_by
         self.write_line(summary(trainer, self.text))
         return 0
@@ -184,7 +184,7 @@ def summary(trainer: Trainer, text: Text) -> str:
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     program = "chat.py" if text.chat else "generate.py"
-    rows["next"] = f"python {program} {format_path(str(trainer.directory))}{network}"
+    rows["next"] = f"python {program} {quote(str(trainer.directory))}{network}"
     return format_rows(rows)
 
 

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..cli.machine import keep_freed_memory, pick_device
+from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
@@ -138,8 +138,6 @@ def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if device.type == "cpu":  # if the large blocks stayed in the heap, gaps between them would need more memory
-        keep_freed_memory(below=2**20)
     network = loss.network
     weights = dict(network.named_parameters()) | dict(network.named_buffers()) if ranks.is_first else {}
     loss.to("meta")

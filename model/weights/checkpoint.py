@@ -9,13 +9,13 @@ import re
 import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from shlex import quote
 from typing import Any, Literal
 
 import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ..cli import format_path
 from ..cli.files import read_json, write_json
 from ..config import ModelArgs
 from ..rope import precompute_freqs_cis
@@ -159,7 +159,7 @@ def check_is_checkpoint(path: Path) -> None:
         raise ValueError(f"{path} does not exist: {_advice(path)}give a run or a Hugging Face directory")
     if (path / "config.json").is_file():
         return
-    convert = f"convert it with `python convert.py {format_path(path)} NEW_DIRECTORY`, then give that directory"
+    convert = f"convert it with `python convert.py {quote(str(path))} NEW_DIRECTORY`, then give that directory"
     if (path / "consolidated.safetensors").is_file():
         raise ValueError(
             f"{path} is in Mistral's own format (consolidated.safetensors), which is not supported: get config.json "

@@ -3,11 +3,11 @@
 import json
 import reprlib
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli import format_path
 from ..cli.files import read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings, with_added_tokens
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
@@ -72,7 +72,7 @@ def _open_tokenizer(file: Path) -> Tokenizer:
     if file.suffix == ".bin":
         raise ValueError(
             f"{file} is in llama2.c's format: convert it together with its model, with "
-            f"`python convert.py MODEL.bin NEW_DIRECTORY --tokenizer {format_path(file)}`"
+            f"`python convert.py MODEL.bin NEW_DIRECTORY --tokenizer {quote(str(file))}`"
         )
     with file.open("rb") as opened:
         first_line = opened.readline(200).split()
