@@ -98,8 +98,6 @@ class TrainArgs:
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
     weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1
-    beta1: Annotated[float, "AdamW beta1", Range(0, 0.9999)] = 0.9
-    beta2: Annotated[float, "AdamW beta2", Range(0, 0.99999)] = 0.95
     grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)", Range(0, 1e6)] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small", Range(0, 0.95)] = 0.0
 

@@ -129,19 +129,14 @@ class Part:
     tokens: int = 0  # without padding
     counted: int = 0  # tokens that count
     text_bytes: int = 0  # of the words that these stand for
-    shortened: int = 0  # conversations without their first turns
-    left_out: int = 0  # conversations
+    answers: int = 0  # of the assistant, in all conversations
+    learnt: int = 0  # of these
 
     def write(self, conversations: Iterable[tuple[str, list[Message]]], file: IO[bytes], dtype: np.dtype) -> None:
         for where, messages in conversations:
-            found = examples_at(where, messages, self.chat, self.length)
-            answers = sum(message["role"] == "assistant" for message in messages)
-            if not found:
-                self.left_out += 1
-            elif sum(example.answers for example in found) < answers:
-                self.shortened += 1
-            for example in found:
-                tokens, counted, _ = example
+            self.answers += sum(message["role"] == "assistant" for message in messages)
+            for example in examples_at(where, messages, self.chat, self.length):
+                tokens, counted, answers = example
                 row = np.zeros(self.length, dtype)
                 row["id"][: len(tokens)] = tokens
                 row["counted"][: len(tokens)] = counted
@@ -149,7 +144,8 @@ class Part:
                 self.tokens += len(tokens)
                 self.counted += sum(counted)
                 self.text_bytes += len(example.text(self.chat.tokenizer).encode())
-            self.rows += len(found)
+                self.learnt += answers
+                self.rows += 1
 
 
 def tokenize_conversations(
@@ -191,12 +187,12 @@ def tokenize_conversations(
     train, val = parts
     if not (train.rows and val.rows):
         raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
-    shortened, left_out = train.shortened + val.shortened, train.left_out + val.left_out
-    if shortened or left_out:
-        count = quantity(sum(sizes), "conversation")
+    answers = train.answers + val.answers
+    left_out = answers - train.learnt - val.learnt
+    if left_out:
         warnings.warn(
-            f"max_seq_len is {context}: of {count}, {shortened} are longer and lose their first turns, and {left_out} "
-            "are left out because their last turn alone is longer",
+            f"max_seq_len is {context}: {left_out:,} of {quantity(answers, 'answer')} are left out, because their "
+            "conversations are longer",
             stacklevel=1,
         )
     tokens = Tokens(

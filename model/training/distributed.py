@@ -11,7 +11,7 @@ need it.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -157,18 +157,27 @@ def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.
 def gather_model(model: Transformer, ranks: Ranks) -> Transformer | None:
     """A whole copy of a sharded model on the CPU of the first process; None in the others.
 
-    Every process must call it, and has one whole tensor at a time.
+    Every process must call it.
     """
-    tensors = {}
-    for name, tensor in model.state_dict().items():
-        whole = unsharded(tensor)
-        if ranks.is_first:
-            tensors[name] = whole.cpu()
+    tensors = gather_tensors(model.state_dict(), ranks)
     if not ranks.is_first:
         return None
     copy = make_network(type(model), model.args)
     copy.load_state_dict(tensors, assign=True)
     return copy
+
+
+def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The whole tensors on the CPU of the first process; none in the others, which have one at a time.
+
+    Every process must call it.
+    """
+    gathered = {}
+    for name, tensor in tensors.items():
+        whole = unsharded(tensor)
+        if ranks.is_first:
+            gathered[name] = whole.cpu()
+    return gathered
 
 
 @torch.no_grad()

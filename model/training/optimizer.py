@@ -80,7 +80,7 @@ def build_optimizers(
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": args.weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
-    betas = (args.beta1, args.beta2)
+    betas = (0.9, 0.95)
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
         optimizers.append(Muon(hidden, dtype, lr=args.lr, weight_decay=args.weight_decay))

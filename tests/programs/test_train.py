@@ -25,7 +25,6 @@ from model.training import choice
 from model.training.choice import LADDER
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
-from model.training.run_directory import locked
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -196,12 +195,6 @@ def test_two_concurrent_runs_get_different_directories_or_are_refused(capsys, mo
         settings = tomllib.loads(Path(name, "config.toml").read_text(encoding="utf-8"))
         assert (settings["out_dir"], settings["seed"]) == (name, seed)
         assert steps(name) == [1, 2, 3, 4]
-
-
-def test_a_second_trainer_is_refused(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    with locked(Path("out")):
-        assert "out is in use by another trainer" in error_of(capsys, "--resume", "--out_dir", "out")
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(capsys):

@@ -137,6 +137,8 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
         ({"doc_separator": "%"}, "doc_separator None -> %"),
         ({"dim": 32}, "dim 16 -> 32"),
         ({"optimizer": "adamw"}, "optimizer muon -> adamw"),
+        ({"network": "a:B"}, "network None -> a:B"),
+        ({"init_from": Path("b")}, "init_from None -> b"),
         ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
     ],
 )

@@ -249,18 +249,6 @@ def test_validation_scores_each_token_once(tmp_path):
     assert all(p.grad is None for p in model.parameters())
 
 
-def test_dropout_applies_in_training_mode_only(tmp_path):
-    model = Transformer(ARGS)
-    tokens = torch.tensor([[1, 2, 3]])
-    plain = model(tokens)
-    add_dropout(model, 0.5)
-    model.eval()
-    assert torch.equal(model(tokens), plain)
-    model.train()
-    assert not torch.equal(model(tokens), model(tokens))
-    assert set(model.state_dict()) == set(Transformer(ARGS).state_dict())
-
-
 class Biased(Transformer):
     """With a table of biases by distance, as in T5."""
 
@@ -269,11 +257,17 @@ class Biased(Transformer):
         self.bias = torch.nn.Embedding(8, 2)
 
 
-def test_dropout_is_for_the_embedding_of_tokens_and_not_for_other_tables():
-    model = Biased(ARGS).train()
+def test_dropout_is_for_training_only_and_not_for_tables_beside_the_embedding_of_tokens():
+    model, tokens = Biased(ARGS), torch.tensor([[1, 2, 3]])
+    plain, names = model(tokens), set(model.state_dict())
     add_dropout(model, 0.5)
-    assert (model.bias(torch.arange(8)) == model.bias.weight).all()
+    model.eval()
+    assert torch.equal(model(tokens), plain)
+    model.train()
+    assert not torch.equal(model(tokens), model(tokens))
     assert (model.tok_embeddings(torch.arange(8)) == 0).any()
+    assert (model.bias(torch.arange(8)) == model.bias.weight).all()
+    assert set(model.state_dict()) == names
 
 
 def test_dropout_differs_between_steps_and_seeds(tmp_path):
