@@ -51,7 +51,7 @@ def train_in(directory: Path, resolved: Run, ranks: Ranks, plan: bool) -> int:
     # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared`` is
     # the run with the settings that only the text tells, such as vocab_size.
     prepared, text = prepare_text(resolved, directory, ranks)
-    # With ``minutes`` and no size or batch size: times two models on this machine, and chooses what suits the time.
+    # With ``minutes``: times models on this machine, and chooses what suits the time and is not given.
     run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=plan))
     if plan:
         if ranks.is_first:

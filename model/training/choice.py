@@ -3,13 +3,13 @@
 The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
 root of the number of parameters in its layers, or 12 passes over the text if these are fewer. A model with more than 25
 parameters for each token of the text would memorise it, and is left out. To know how many tokens each of the models
-would see, two of them are timed. docs/scaling.md works through one choice by hand.
+would see, they are timed, from the smallest one on. docs/scaling.md works through one choice by hand.
 """
 
 import math
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
@@ -37,7 +37,6 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (704, 9, 11, 11),
     (1024, 10, 16, 8),
 )
-TIMED = (0, 5)  # the models of LADDER that are timed: a small one, and one that is still quick on a slow machine
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
 # with the square root of the parameters (docs/scaling.md).
 TOKENS_PER_ROOT = 3000
@@ -60,22 +59,6 @@ FEWEST_TIMED_TOKENS = 256
 TIE_ABOVE = 30
 
 
-class Speed(NamedTuple):
-    """Seconds of a training step for each of its tokens: for each layer, and for each multiplication of the network."""
-
-    per_layer: float
-    per_multiplication: float
-
-    def tokens_per_second(self, model: ModelArgs) -> float:
-        return 1 / (self.per_layer * model.n_layers + self.per_multiplication * multiplications(model))
-
-
-def multiplications(model: ModelArgs) -> int:
-    """The multiplications of a forward pass for each token, in matrices and in attention to half of the context."""
-    attention = model.n_layers * model.n_heads * model.head_dim * model.max_seq_len
-    return count_parameters(model).hidden + model.dim * model.vocab_size + attention
-
-
 def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
     """Choose what ``minutes`` leave open.
 
@@ -96,30 +79,24 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
 
 
 def choose_size(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
-    """Choose from LADDER; returns also the tokens per second of the chosen model."""
-    models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    small, large = (models[number] for number in TIMED)
-    speed = solve(small, large, *(measure_speed(run, model, dataset, ranks) for model in (small, large)))
-    chosen = plan(run, small, speed.tokens_per_second(small), dataset, ranks)
-    for model in models[1:]:
-        tokens, parameters = training_tokens(run, speed.tokens_per_second(model)), count_parameters(model).hidden
-        if tokens < min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * dataset.text_tokens):
-            break
-        if parameters > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens:
-            break
-        planned = plan(run, model, speed.tokens_per_second(model), dataset, ranks)
-        if not fits(planned.model, planned.train, ranks):
-            break
-        chosen = planned
-    return chosen, speed.tokens_per_second(chosen.model)
+    """Time the models of LADDER, from the smallest one on, until one is too large or too slow.
 
-
-def solve(small: ModelArgs, large: ModelArgs, small_speed: float, large_speed: float) -> Speed:
-    """The speed of any model from the tokens per second of two: two equations with two unknowns."""
-    per_layer = 1 / small_speed / small.n_layers  # if multiplications cost nothing
-    extra = multiplications(large) - multiplications(small) * large.n_layers / small.n_layers
-    per_multiplication = max(0.0, (1 / large_speed - per_layer * large.n_layers) / extra)
-    return Speed(max(0.0, per_layer - per_multiplication * multiplications(small) / small.n_layers), per_multiplication)
+    Returns the run with the largest that is neither, or with the smallest, and its tokens per second.
+    """
+    chosen: tuple[Run, float] | None = None
+    for size in LADDER:
+        model = replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET))))
+        parameters = count_parameters(model).hidden
+        memorises = parameters > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
+        if chosen and (memorises or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
+            break
+        speed = measure_speed(run, model, dataset, ranks)
+        enough = min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * dataset.text_tokens)
+        if chosen and training_tokens(run, speed) < enough:
+            break
+        chosen = plan(run, model, speed, dataset, ranks), speed
+    assert chosen
+    return chosen
 
 
 def training_tokens(run: Run, speed: float) -> float:
@@ -182,6 +159,12 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
 def fine_tuning_context(model: ModelArgs, tokens: float) -> int:
     """A context in which the run has at least MIN_STEPS steps of two sequences: a power of two, at least 64."""
     return min(model.max_seq_len, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
+
+
+def multiplications(model: ModelArgs) -> int:
+    """The multiplications of a forward pass for each token, in matrices and in attention to half of the context."""
+    attention = model.n_layers * model.n_heads * model.head_dim * model.max_seq_len
+    return count_parameters(model).hidden + model.dim * model.vocab_size + attention
 
 
 def fits(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> bool:
