@@ -54,7 +54,7 @@ def opened(run: Run) -> Iterator[Path]:
                         path.unlink()
                 lock.close()
                 with suppress(OSError):  # a directory that is not empty stays
-                    (directory / LOCK).unlink()
+                    (directory / LOCK).unlink(missing_ok=True)
                     directory.rmdir()
                     directory.parent.rmdir()
 

@@ -6,8 +6,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from numpy.lib.stride_tricks import sliding_window_view
-
 from ..cli import instances, quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
@@ -21,12 +19,11 @@ from ..weights.tokenizers import TEMPLATE
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
 from .conversations import conversation_texts, example_question, tokenize_conversations
 from .distributed import Ranks
-from .evaluation import sampled_blocks, unigram_loss
+from .evaluation import unigram_loss
 
-MIN_DOCUMENTS = 100  # with fewer documents, a run of a few minutes does not learn what follows BOS
-MIN_OCCURRENCES = 50  # of a start_text in the training text, for the model to learn what follows it
-# Candidates for start_text: the end of a paragraph, line, sentence or word. The first frequent one is used.
-START_TEXTS = ("\n\n", "\r\n\r\n", "\n", "\r\n", ".", "。", " ")
+# With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
+# a prompt begins after a line break.
+MIN_DOCUMENTS = 100
 
 
 class Text(NamedTuple):
@@ -63,7 +60,7 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
                 question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
                 train = replace(train, sample_prompt=question)
         elif data.start_text is None:
-            data = replace(data, start_text=choose_start_text(dataset, tokenizer, model.max_seq_len))
+            data = replace(data, start_text="" if dataset.documents >= MIN_DOCUMENTS else "\n")
         if not train.init_from:
             model = replace(model, vocab_size=tokenizer.vocab_size)
     start_text = data.start_text or ""
@@ -129,25 +126,6 @@ def check_length(dataset: Dataset, context: int, val_fraction: float) -> None:
         )
     if not dataset.val_bytes:
         raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
-
-
-def choose_start_text(dataset: Dataset, tokenizer: Tokenizer, context: int) -> str:
-    """Choose the text that generation continues if there is no prompt; empty to continue BOS alone.
-
-    With few documents, BOS has hardly been trained, and the model writes garbage after it. After a text that is
-    frequent in the training text, for example a paragraph break, it writes normally. The result is empty if there are
-    enough documents, or no such text.
-    """
-    if dataset.documents >= MIN_DOCUMENTS:
-        return ""
-    ids = sampled_blocks(dataset.train)
-    for text in START_TEXTS:
-        tokens = tokenizer.encode(text, bos=False)
-        if len(tokens) + 1 < min(context, len(ids)):
-            occurrences = (sliding_window_view(ids, len(tokens)) == tokens).all(1).sum()
-            if occurrences >= MIN_OCCURRENCES:
-                return text
-    return ""
 
 
 def read_run_data_args(directory: Path) -> DataArgs | None:

@@ -30,11 +30,10 @@ from model.training.trainer import Trainer
 from model.weights import load_model, load_tokenizer
 
 ANSWER = "{% generation %}{{ message.content }}<|eot_id|>{% endgeneration %}"
-# In the styles of seven families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
+# In the styles of five families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
 LLAMA2 = """{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}\
 [INST] {{ message.content }} [/INST] {% elif message.role == 'assistant' %}ANSWER{% else %}\
 <<SYS>>{{ message.content }}<</SYS>>{% endif %}{% endfor %}"""
-MISTRAL = LLAMA2.replace("[/INST] ", "[/INST]").replace("{{ bos_token }}{% for", "{{ bos_token }} {% for")
 HEADERS = """{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
 
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}{% endfor %}\
@@ -51,10 +50,7 @@ ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
 {% endfor %}{% if add_generation_prompt %}<|assistant|>
 {% endif %}"""
-STYLES = {
-    "llama2": LLAMA2, "llama3": HEADERS, "mistral": MISTRAL, "qwen2.5": CHATML, "zephyr": ZEPHYR,
-    "smollm2": CHATML.replace("a helpful", "Smol"),
-}  # fmt: skip
+STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML, "zephyr": ZEPHYR}
 # Qwen3's, shortened: the thinking of earlier answers is left out.
 QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
     "{{ message.content }}<|eot_id|>{% endgeneration %}",

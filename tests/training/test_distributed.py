@@ -223,26 +223,6 @@ def test_a_loss_that_is_not_finite_in_one_process_ends_all(tmp_path, capfd):
     assert capfd.readouterr().err.count("ValueError: step 1: the loss is inf") == 2
 
 
-def test_a_step_exchanges_one_tensor_beside_the_gradients(tmp_path, monkeypatch):
-    exchanged = []
-    reduce = dist.all_reduce
-
-    def all_reduce(tensor, *rest, **options):
-        exchanged.append(tuple(tensor.shape))
-        return reduce(tensor, *rest, **options)
-
-    def work(ranks) -> None:
-        run = trainer(tmp_path, ranks=ranks, **SETTINGS | {"max_steps": 4, "eval_every": 100})
-        dist.all_reduce, dist.all_gather_object = all_reduce, None
-        steps = run.steps()
-        next(steps)
-        exchanged.clear()
-        next(steps)
-        assert exchanged == [(3, 2)]
-
-    assert run_in_processes(2, work) == [0, 0]
-
-
 def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = Ranks(rank=11, world_size=16, local_rank=3)

@@ -3,13 +3,9 @@
 import pytest
 from training_helpers import make_run
 
-from model.text.prepare import load_dataset, tokenize
-from model.text.sources import open_documents
-from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, read_run_settings
 from model.training.distributed import Ranks
-from model.training.run_text import MIN_DOCUMENTS, choose_start_text, prepare_text
-from model.weights import load_tokenizer
+from model.training.run_text import MIN_DOCUMENTS, prepare_text
 
 STORY = "One day it rained. We stayed at home."
 
@@ -62,26 +58,12 @@ def test_a_prompt_that_fills_the_context_is_refused(tmp_path, name):
     assert text.tokenizer.decode(text.prompt) == STORY[:7]
 
 
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        ("One day.\n\n" * 70, "\n\n"),
-        ("One day.\r\n\r\n" * 70, "\r\n\r\n"),
-        ("One day.\n" * 9 + "It rained. " * 70, "."),
-        ("天天。" * 90, "。"),
-        ("天天 " * 70, " "),
-        ("天" * 700, ""),
-        ("%".join(["One\none\nday.\n"] * (MIN_DOCUMENTS - 50)), "\n"),
-        ("%".join(["One\none\nday.\n"] * (MIN_DOCUMENTS + 50)), ""),
-    ],
-)
-def test_a_text_with_few_documents_gets_the_first_frequent_start(tmp_path, text, start):
-    file = write(tmp_path / "a.txt", text)
-    tokenizer = load_tokenizer(train_tokenizer([f"{STORY}\r\n。天"], tmp_path / "t.model", "char"))
-    tokenize(tmp_path, open_documents([file], doc_separator="%"), tokenizer)
-    dataset = load_dataset(tmp_path)
-    assert choose_start_text(dataset, tokenizer, 8) == start
-    assert choose_start_text(dataset, tokenizer, 2) == ""  # no room in the context
+@pytest.mark.parametrize(("documents", "start"), [(MIN_DOCUMENTS - 1, "\n"), (MIN_DOCUMENTS, "")])
+def test_a_text_of_few_documents_starts_after_a_line_break(tmp_path, documents, start):
+    file = write(tmp_path / "a.txt", "%".join([STORY] * documents))
+    run, text = prepared(tmp_path / "run", data=(file,), doc_separator="%")
+    assert run.data.start_text == start
+    assert text.prompt == text.tokenizer.encode(start)
 
 
 def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
