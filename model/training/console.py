@@ -180,7 +180,7 @@ def summary(trainer: Trainer, text: Text) -> str:
         f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
     if last > 1.03 * best:
-        rows["note"] = f"the last validation was {last:.4f}: more text, fewer steps or --dropout 0.2 help"
+        rows["note"] = f"overfitted, the last validation was {last:.4f}: try more text, fewer steps or --dropout 0.2"
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     program = "chat.py" if text.chat else "generate.py"

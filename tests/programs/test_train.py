@@ -20,7 +20,6 @@ from training_helpers import torchrun
 
 import train
 from model.cli import read_toml
-from model.text.prepare import load_dataset
 from model.training import choice
 from model.training.choice import LADDER
 from model.training.config import SETTINGS_CLASSES
@@ -102,16 +101,6 @@ def test_a_recognized_separator_is_printed_and_saved_with_the_run(capsys):
         rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"]
         == "1 document"
     )
-
-
-def test_the_validation_text_of_a_run_is_read_from_its_directory(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    Path("text.txt").unlink()
-    Path("out").rename("moved")
-    dataset = load_dataset(Path("moved"))
-    text = load_tokenizer("moved").decode(dataset.val[1:].tolist())  # the first token is not predicted
-    assert TEXT.endswith(text)
-    assert 0.05 * len(TEXT) < len(text) == dataset.val_bytes < 0.15 * len(TEXT)
 
 
 @pytest.mark.usefixtures("each_processor")

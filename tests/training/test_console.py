@@ -86,7 +86,7 @@ def test_the_summary():
         "trained        400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
         "speed          12,800 tokens/s",
         "validation     2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
-        "note           the last validation was 2.1000: more text, fewer steps or --dropout 0.2 help",
+        "note           overfitted, the last validation was 2.1000: try more text, fewer steps or --dropout 0.2",
         "run directory  runs/my run",
         "next           python generate.py 'runs/my run' --network sliding:Sliding",
     ]
