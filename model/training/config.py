@@ -51,7 +51,8 @@ class DataArgs:
         "separator of documents in a text file; '' for none (default: <|endoftext|> or its like, alone on a line)",
     ] = None
     start_text: Annotated[
-        str | None, "text put before a generation without a prompt, and not printed (default: chosen from the data)"
+        str | None,
+        "text put before a generation without a prompt, and not printed (default: a line break, if documents are few)",
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
