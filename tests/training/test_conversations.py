@@ -253,10 +253,11 @@ def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
 
 def test_the_run_says_how_many_answers_were_left_out(tmp_path):
     rows = [{"messages": [user_message("Go."), {"role": "assistant", "content": "word " * n}]} for n in (1, 1, 100)]
+    rows[1]["messages"] *= 2
     long = {"messages": [user_message("a " * 60), {"role": "assistant", "content": "Yes."}] * 2}
     text = "\n".join(map(json.dumps, [*rows, long, rows[0], rows[0]]))
     (tmp_path / "chats.jsonl").write_text(text, encoding="utf-8")
-    with pytest.warns(UserWarning, match="max_seq_len is 160: 2 of 7 answers are left out"):
+    with pytest.warns(UserWarning, match="max_seq_len is 160: 2 of 8 answers are left out"):
         prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
 
 
