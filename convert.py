@@ -11,8 +11,9 @@ import argparse
 import os
 from functools import partial
 from pathlib import Path
+from shlex import quote
 
-from model.cli import Parser, format_path, print_note, run_script
+from model.cli import Parser, print_note, run_script
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
@@ -36,7 +37,7 @@ def main() -> None:
         write = partial(write_directory, model, tokenizer, flags.source, flags.to)
         write_atomically(flags.target, write)
     size = sum(weight.numel() for weight in model.parameters())
-    command = f"python generate.py {format_path(flags.target)}{'' if tokenizer else ' --tokenizer FILE'}"
+    command = f"python generate.py {quote(str(flags.target))}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
 
 

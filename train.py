@@ -17,7 +17,7 @@ import torch
 from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
-from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run
+from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
 from model.training.console import Console, announcement
 from model.training.distributed import Ranks, processes
 from model.training.run_directory import begin, run_directory
@@ -42,36 +42,32 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     What ``ranks.first`` is given is done in the first process, and all processes get the result.
     """
     # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
-    run = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
-    with run_directory(run, ranks) as directory:  # makes it if the run is new, and locks it
-        return train_in(directory, run, ranks, plan=flags.plan)
+    resolved = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
+    with run_directory(resolved, ranks) as directory:  # makes it if the run is new, and locks it
+        # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared``
+        # is the run with the settings that only the text tells, such as vocab_size.
+        prepared, text = prepare_text(resolved, directory, ranks)
+        # With ``minutes``: times models on this machine, and chooses what suits the time and is not given.
+        run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=flags.plan))
+        if flags.plan:
+            if ranks.is_first:
+                decided = {name: value for name, value in run.values().items() if name in run.given}
+                command = f"python train.py {format_flags(decided)}"
+                print(announcement(run, text, ranks, speed, command=command))
+            return 0
 
-
-def train_in(directory: Path, resolved: Run, ranks: Ranks, plan: bool) -> int:
-    # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared`` is
-    # the run with the settings that only the text tells, such as vocab_size.
-    prepared, text = prepare_text(resolved, directory, ranks)
-    # With ``minutes`` and no size or batch size: times two models on this machine, and chooses what suits the time.
-    run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=plan))
-    if plan:
         if ranks.is_first:
-            decided = {name: value for name, value in run.values().items() if name in run.given}
-            command = f"python train.py {format_flags(decided)}"
-            print(announcement(run, text, ranks, speed, command=command))
-        return 0
-
-    if ranks.is_first:
-        begin(run, directory)  # writes config.toml: from now on, the run can be resumed
-        print_note(announcement(run, text, ranks, speed, directory=str(directory)))
-    torch.manual_seed(run.train.seed)
-    model = initial_model(run, directory, ranks)
-    # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
-    trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=run.resume)
-    console = Console(trainer, text)
-    with console.running():  # shows the progress bar; Ctrl-C sets trainer.stop_signal, which ends the loop
-        for measured in trainer.steps():
-            console.show(measured)
-    return console.finish()  # prints the summary, or how to resume; returns the exit status
+            begin(run, directory)  # writes config.toml: from now on, the run can be resumed
+            print_note(announcement(run, text, ranks, speed, directory=str(directory)))
+        torch.manual_seed(run.train.seed)
+        model = initial_model(run, directory, ranks)
+        # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
+        trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=run.resume)
+        console = Console(trainer, text)
+        with console.running():  # shows the progress bar; Ctrl-C sets trainer.stop_signal, which ends the loop
+            for measured in trainer.steps():
+                console.show(measured)
+        return console.finish()  # prints the summary, or how to resume; returns the exit status
 
 
 def parse_flags() -> Namespace:

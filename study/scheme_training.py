@@ -1,5 +1,6 @@
 """Train one model with one position encoding, and test it at longer lengths. The library's ``Trainer`` trains it."""
 
+import shutil
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,12 +12,11 @@ from model.cli import toml_text
 from model.cli.files import remove_unfinished, write_text
 from model.config import ModelArgs
 from model.text.dataset import Dataset
-from model.text.prepare import load_dataset, tokenize
+from model.text.prepare import IDS, META, load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.evaluation import bits_per_byte
-from model.training.run_text import take_tokens
 from model.training.trainer import Trainer
 from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -69,7 +69,8 @@ def train_one(scheme: str, seed: int, budget: Budget, scratch: Path, directory: 
         directory.mkdir(parents=True, exist_ok=True)
         remove_unfinished(directory)
         save_tokenizer(tokenizer, directory)
-        take_tokens(scratch, directory)
+        for name in (IDS, META):
+            shutil.copyfile(scratch / name, directory / name)
         write_text(directory / CONFIG_FILE, toml_text(DataArgs(data=budget.data), args, train))
         save_model(model, directory)
     common = {

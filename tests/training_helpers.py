@@ -36,7 +36,7 @@ def dataset(tokens: int = 600) -> Dataset:
 
 
 def trainer(
-    directory: Path,
+    directory: Path | None,
     *,
     resume: bool = False,
     model_args: ModelArgs = ARGS,

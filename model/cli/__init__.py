@@ -8,12 +8,11 @@ files.py      atomic writes, JSON files
 """
 
 from .parser import Parser
-from .script import explain_out_of_memory, note_if_slow, print_note, quantity, run_script
+from .script import explain_out_of_memory, print_note, quantity, run_script
 from .settings import (
     Settings,
     add_flags,
     format_flags,
-    format_path,
     instances,
     read_flags,
     read_toml,
@@ -26,9 +25,7 @@ __all__ = [
     "add_flags",
     "explain_out_of_memory",
     "format_flags",
-    "format_path",
     "instances",
-    "note_if_slow",
     "print_note",
     "quantity",
     "read_flags",

@@ -31,14 +31,12 @@ def add_flags(parser: Parser, *classes: type) -> None:
                 text += f" (default: {toml_value(defaults[name])})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
-                # --not_name overrides a TOML file. The two take no value, so a path may follow them.
-                group.add_argument(f"--{name}", action="store_true", **options)
-                hidden = options | {"help": argparse.SUPPRESS}
-                group.add_argument(f"--not_{name}", action="store_false", dest=name, **hidden)
-                continue
+                options["action"] = argparse.BooleanOptionalAction  # --no-NAME overrides a TOML file
+            else:
+                options["metavar"] = metavar(kind)
             if get_origin(kind) is tuple:
                 options |= {"nargs": "+", "action": "extend"}
-            group.add_argument(f"--{name}", metavar=metavar(kind), **options)
+            group.add_argument(f"--{name}", **options)
 
 
 def metavar(kind: Any) -> str:
@@ -124,24 +122,13 @@ def format_flags(settings: Settings) -> str:
     """The settings as flags, quoted for a shell; the inverse of ``read_flags``."""
     words = []
     for name, value in settings.items():
-        if value is None or value == ():
-            continue
         if isinstance(value, bool):
-            words.append(f"--{name}" if value else f"--not_{name}")
-            continue
-        values = value if isinstance(value, tuple) else (value,)
-        texts = [toml_value(each) if dataclasses.is_dataclass(each) else str(each) for each in values]
-        if any(text.startswith("-") for text in texts):  # as a separate word it would be taken for a flag
+            words.append(f"--{name}" if value else f"--no-{name}")
+        elif value is not None:
+            items = value if isinstance(value, tuple) else (value,)
+            texts = [toml_value(item) if dataclasses.is_dataclass(item) else str(item) for item in items]
             words += [f"--{name}={quote(text)}" for text in texts]
-        else:
-            words += [f"--{name}", *map(quote, texts)]
     return " ".join(words)
-
-
-def format_path(path: str | Path) -> str:
-    """The path as a positional argument, quoted for a shell."""
-    text = str(path)
-    return quote(f"./{text}" if text.startswith("-") else text)  # as ``-x`` it would be taken for a flag
 
 
 def toml_value(value: Any) -> str:

@@ -41,7 +41,6 @@ class Tokens:
     separators: list[int] = field(default_factory=list)  # the tokens between two documents
     row: int | None = None  # of conversations: the tokens of a row; with each lies whether the loss counts it
     row_tokens: int | None = None  # without the padding, the mean of the training rows
-    made_from: str | None = None  # identifies the files, their state, and the way they are read
 
 
 def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -71,7 +70,6 @@ def tokenize(
     tokenizer: Tokenizer,
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
-    made_from: str | None = None,
 ) -> None:
     """Write the tokens of the documents into ``directory``, split into training and validation text.
 
@@ -136,7 +134,6 @@ def tokenize(
         documents=int(places[:-1, 3].sum()),
         files=[os.path.realpath(path) for path in documents.paths()],
         separators=[*start[:1], *end],
-        made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))
 
@@ -171,12 +168,12 @@ def load_tokens(directory: Path) -> Tokens:
         raise ValueError(f"{path} is damaged: restore it") from None
 
 
-def load_dataset(directory: Path, tokens: Tokens | None = None) -> Dataset:
+def load_dataset(directory: Path) -> Dataset:
     """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
     Raises ValueError if the directory has no tokens, or if they are damaged.
     """
-    tokens = tokens or load_tokens(directory)
+    tokens = load_tokens(directory)
     size = (directory / IDS).stat().st_size if (directory / IDS).exists() else 0
     dtype = conversation_dtype(tokens.dtype) if tokens.row else np.dtype(tokens.dtype)
     if size != tokens.total * dtype.itemsize:

@@ -3,17 +3,17 @@
 The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
 root of the number of parameters in its layers, or 12 passes over the text if these are fewer. A model with more than 25
 parameters for each token of the text would memorise it, and is left out. To know how many tokens each of the models
-would see, two of them are timed. docs/scaling.md works through one choice by hand.
+would see, they are timed, from the smallest one on. docs/scaling.md works through one choice by hand.
 """
 
 import math
 import time
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 
-from ..cli import note_if_slow
+from ..cli import print_note
 from ..config import ModelArgs
 from ..text.dataset import Dataset
 from .config import SIZE, UNSET, Run, TrainArgs
@@ -37,7 +37,6 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (704, 9, 11, 11),
     (1024, 10, 16, 8),
 )
-TIMED = (0, 5)  # the models of LADDER that are timed: a small one, and one that is still quick on a slow machine
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
 # with the square root of the parameters (docs/scaling.md).
 TOKENS_PER_ROOT = 3000
@@ -50,82 +49,54 @@ FINE_TUNING_PASSES = 3  # on two small texts, 3 were better than 2 and 4
 # training takes, so validations take a twentieth of the run.
 VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
-MAX_ROWS = 64  # sequences of a step; on GPUs in each process
+MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step that is timed: a tenth of a second to a few seconds
 # Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
-FINE_TUNING_TIMED_TOKENS = 256
+FEWEST_TIMED_TOKENS = 256
 # Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
 # and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
 TIE_ABOVE = 30
 
 
-class Speed(NamedTuple):
-    """Seconds of a training step for each of its tokens: for each layer, and for each multiplication of the network."""
-
-    per_layer: float
-    per_multiplication: float
-
-    def tokens_per_second(self, model: ModelArgs) -> float:
-        return 1 / (self.per_layer * model.n_layers + self.per_multiplication * multiplications(model))
-
-
-def multiplications(model: ModelArgs) -> int:
-    """The multiplications of a forward pass for each token, in matrices and in attention to half of the context."""
-    attention = model.n_layers * model.n_heads * model.head_dim * model.max_seq_len
-    return count_parameters(model).hidden + model.dim * model.vocab_size + attention
-
-
 def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
     """Choose what ``minutes`` leave open.
 
-    Returns the run with the chosen settings, and the tokens per second to expect, if anything was open or
-    ``with_speed``. Raises ValueError if the run does not fit into the memory.
+    Returns the run with the chosen settings, and the tokens per second to expect, if it has minutes or ``with_speed``.
+    Raises ValueError if the run does not fit into the memory.
     """
     speed: float | None = None
-    limits_validations = run.train.minutes is not None and "eval_tokens" not in run.given
-    if run.needs_choice or limits_validations or with_speed:
-        with note_if_slow("timing         models on this machine, to know what fits into the time"):
-            if not run.needs_choice:
-                speed = measure_speed(run, run.model, text.dataset, ranks)
-                run = with_short_validations(run, speed, text.dataset)
-            elif run.has_size:
-                speed = measure_speed(run, run.model, text.dataset, ranks)
-                window = text.dataset.window_tokens(run.model.max_seq_len)
-                run = plan(run, run.model, speed, text.dataset.text_tokens, ranks, window)
-            else:
-                run, speed = choose_size(run, text.dataset, ranks)
+    if run.needs_choice or with_speed:
+        print_note("timing steps on this machine, to know how many fit into the time")
+        if run.needs_choice and not run.has_size:
+            run, speed = choose_size(run, text.dataset, ranks)
+        else:
+            speed = measure_speed(run, run.model, text.dataset, ranks)
+            if run.needs_choice:
+                run = plan(run, run.model, speed, text.dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
     return run, speed
 
 
 def choose_size(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
-    """Choose from LADDER; returns also the tokens per second of the chosen model."""
-    text_tokens = dataset.text_tokens
-    models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    small, large = (models[number] for number in TIMED)
-    speed = solve(small, large, *(measure_speed(run, model, dataset, ranks) for model in (small, large)))
-    window = dataset.window_tokens(run.model.max_seq_len)
-    chosen = plan(run, small, speed.tokens_per_second(small), text_tokens, ranks, window)
-    for model in models[1:]:
-        tokens, parameters = training_tokens(run, speed.tokens_per_second(model)), count_parameters(model).hidden
-        if tokens < min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * text_tokens):
-            break
-        if parameters > MAX_PARAMETERS_PER_TOKEN * text_tokens:
-            break
-        planned = plan(run, model, speed.tokens_per_second(model), text_tokens, ranks, window)
-        if not fits(planned.model, planned.train, ranks):
-            break
-        chosen = planned
-    return chosen, speed.tokens_per_second(chosen.model)
+    """Time the models of LADDER, from the smallest one on, until one is too large or too slow.
 
-
-def solve(small: ModelArgs, large: ModelArgs, small_speed: float, large_speed: float) -> Speed:
-    """The speed of any model from the tokens per second of two: two equations with two unknowns."""
-    per_layer = 1 / small_speed / small.n_layers  # if multiplications cost nothing
-    extra = multiplications(large) - multiplications(small) * large.n_layers / small.n_layers
-    per_multiplication = max(0.0, (1 / large_speed - per_layer * large.n_layers) / extra)
-    return Speed(max(0.0, per_layer - per_multiplication * multiplications(small) / small.n_layers), per_multiplication)
+    Returns the run with the largest that is neither, or with the smallest, and its tokens per second.
+    """
+    chosen: tuple[Run, float] | None = None
+    for size in LADDER:
+        model = replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET))))
+        parameters = count_parameters(model).hidden
+        memorises = parameters > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
+        if chosen and (memorises or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
+            break
+        speed = measure_speed(run, model, dataset, ranks)
+        enough = min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * dataset.text_tokens)
+        if chosen and training_tokens(run, speed) < enough:
+            break
+        chosen = plan(run, model, speed, dataset, ranks), speed
+    assert chosen
+    return chosen
 
 
 def training_tokens(run: Run, speed: float) -> float:
@@ -133,10 +104,9 @@ def training_tokens(run: Run, speed: float) -> float:
     return 60 * TRAINING_SHARE * (run.train.minutes or 0) * speed
 
 
-def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Ranks, window: int | None = None) -> Run:
+def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Ranks) -> Run:
     """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
 
-    A sequence has ``window`` tokens, by default those of the context; conversations have fewer.
     The batch grows with the square root of the tokens, and holds at least a quarter as many tokens as the vocabulary
     has pieces, because otherwise most pieces are not in it. Weight decay keeps a model from memorising the text; where
     it would not memorise, more than 0.1 raises the loss.
@@ -145,7 +115,7 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
     def unless_given(**settings: Any) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in run.given}
 
-    train, fine_tuning = run.train, run.train.init_from is not None
+    train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, dataset.text_tokens
     tokens = training_tokens(run, speed)
     most = (FINE_TUNING_PASSES if fine_tuning else MAX_PASSES) * text_tokens
     ends_early = tokens > most and train.max_steps is None and (fine_tuning or not run.has_size)
@@ -153,11 +123,10 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
         tokens = most
     if fine_tuning:
         model = replace(model, **unless_given(max_seq_len=fine_tuning_context(model, tokens)))
+    window = min(dataset.window_tokens(model.max_seq_len), model.max_seq_len)  # a conversation may be shorter
     step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
-    window = min(window or model.max_seq_len, model.max_seq_len)
     rows = 2 ** round(math.log2(step_tokens / window))
-    on_gpu = local_device(train.device, ranks).type != "cpu"
-    rows = max(2, min(rows, MAX_ROWS * (ranks.world_size if on_gpu else 1)))
+    rows = max(2, min(rows, MAX_ROWS * ranks.world_size))
     if fine_tuning:
         rows = max(1, min(rows, int(tokens / (MIN_STEPS * window))))
     train = replace(train, **unless_given(batch_size=ranks.world_size * max(1, round(rows / ranks.world_size))))
@@ -172,32 +141,19 @@ def plan(run: Run, model: ModelArgs, speed: float, text_tokens: int, ranks: Rank
         model = replace(model, **unless_given(tie_embeddings=memorization > TIE_ABOVE))  # takes the same time
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
-    eval_every = first_digit(max(1, int(tokens / step_tokens) // 10))
+    train = replace(train, **unless_given(eval_every=max(1, int(tokens / step_tokens) // 10)))
+    affordable = int(VALIDATION_SHARE * min(tokens, train.eval_every * step_tokens))
     open_settings = unless_given(
         decay_start=0.1,
         weight_decay=round(weight_decay, 1),
-        eval_every=eval_every,
-        eval_tokens=max(1, min(int(VALIDATION_SHARE * eval_every * step_tokens), TrainArgs.eval_tokens)),
-        sample_every=2 * eval_every,
+        eval_tokens=max(1, min(affordable, TrainArgs.eval_tokens)),
+        sample_every=2 * train.eval_every,
+        micro_batch_size=fitting_micro_batch(model, train, ranks),
     )
-    train = replace(train, **open_settings)
-    if on_gpu:
-        train = replace(train, **unless_given(micro_batch_size=fitting_micro_batch(model, train, ranks)))
-    chosen = {"max_seq_len", "batch_size", "micro_batch_size", "max_steps", *open_settings}
+    chosen = {"max_seq_len", "batch_size", "max_steps", "eval_every", *open_settings}
     if not run.has_size:
         chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
-    return replace(run, model=model, train=train, given=run.given | chosen)
-
-
-def with_short_validations(run: Run, speed: float, dataset: Dataset) -> Run:
-    """The run with validations that take a tenth of the minutes at most, unless ``eval_tokens`` are given."""
-    if run.train.minutes is None or "eval_tokens" in run.given:
-        return run
-    train, tokens = run.train, training_tokens(run, speed)
-    step_tokens = train.batch_size * dataset.window_tokens(run.model.max_seq_len)
-    validations = tokens // (step_tokens * train.eval_every) + 1
-    affordable = max(1, int(2 * VALIDATION_SHARE * tokens / validations))
-    return replace(run, train=replace(train, eval_tokens=min(train.eval_tokens, affordable)))
+    return replace(run, model=model, train=replace(train, **open_settings), given=run.given | chosen)
 
 
 def fine_tuning_context(model: ModelArgs, tokens: float) -> int:
@@ -205,10 +161,10 @@ def fine_tuning_context(model: ModelArgs, tokens: float) -> int:
     return min(model.max_seq_len, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
 
 
-def first_digit(number: int) -> int:
-    """The number with its other digits replaced by zeros, because 200 is easier to follow than 237."""
-    unit = 10 ** (len(str(number)) - 1)
-    return number // unit * unit
+def multiplications(model: ModelArgs) -> int:
+    """The multiplications of a forward pass for each token, in matrices and in attention to half of the context."""
+    attention = model.n_layers * model.n_heads * model.head_dim * model.max_seq_len
+    return count_parameters(model).hidden + model.dim * model.vocab_size + attention
 
 
 def fits(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> bool:
@@ -231,20 +187,19 @@ def fitting_micro_batch(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> int
 def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> float:
     """The tokens per second of training ``model``: of the fastest step, because other programs only slow steps down.
 
-    Takes three steps or more for a third of a second; after 1.5 seconds two steps are enough. A step has as many tokens
-    as cost about TIMED_OPERATIONS, so that a large model is timed in seconds. One process is timed, and the others are
-    assumed to be as fast; the result is the speed of all.
+    Takes two steps or more, for half a second. A step has as many tokens as cost about TIMED_OPERATIONS, so that a
+    large model is timed in seconds. One process is timed, and the others are assumed to be as fast; the result is the
+    speed of all.
     """
     device = local_device(run.train.device, ranks)
-    fewest = FINE_TUNING_TIMED_TOKENS if run.train.init_from else 64
-    tokens = min(2048, max(fewest, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
+    tokens = min(2048, max(FEWEST_TIMED_TOKENS, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
     context = min(model.max_seq_len, tokens, dataset.window_tokens(model.max_seq_len))
     share = replace(run.train, batch_size=max(1, tokens // context), micro_batch_size=None, compile=False, fsdp=False)
     torch.manual_seed(run.train.seed)
     trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, share)
     trainer.parallel.train()
     seconds: list[float] = []
-    while len(seconds) < 2 or (sum(seconds) < 1.5 and (len(seconds) < 3 or sum(seconds) < 0.35)):
+    while len(seconds) < 2 or sum(seconds) < 0.5:
         begin = time.perf_counter()
         trainer.step(1.0)
         if device.type != "cpu":

@@ -51,7 +51,8 @@ class DataArgs:
         "separator of documents in a text file; '' for none (default: <|endoftext|>, if that is alone on a line)",
     ] = None
     start_text: Annotated[
-        str | None, "text put before a generation without a prompt, and not printed (default: chosen from the data)"
+        str | None,
+        "text put before a generation without a prompt, and not printed (default: a line break, if documents are few)",
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
@@ -96,11 +97,8 @@ class TrainArgs:
     ] = UNSET
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
-    schedule: Annotated[Literal["linear", "cosine"], "shape of the learning rate decay"] = "linear"
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
     weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1
-    beta1: Annotated[float, "AdamW beta1", Range(0, 0.9999)] = 0.9
-    beta2: Annotated[float, "AdamW beta2", Range(0, 0.99999)] = 0.95
     grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)", Range(0, 1e6)] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small", Range(0, 0.95)] = 0.0
 
@@ -166,7 +164,6 @@ class Run:
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
     resume: bool = False
-    changes: tuple[str, ...] = ()  # when resuming: ``name old -> new`` for each setting with another value
 
     @property
     def has_size(self) -> bool:
@@ -175,8 +172,8 @@ class Run:
 
     @property
     def needs_choice(self) -> bool:
-        """Whether anything is to be chosen: minutes are set, but not both a size and a batch size."""
-        return self.train.minutes is not None and not (self.has_size and "batch_size" in self.given)
+        """Whether what is not given is chosen, to suit the minutes."""
+        return self.train.minutes is not None and not self.resume
 
     @property
     def network(self) -> type[Transformer]:

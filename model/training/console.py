@@ -4,28 +4,25 @@ import math
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from pathlib import Path
+from contextlib import contextmanager
 from shlex import quote
 from types import FrameType
 
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, format_flags, format_path, quantity
+from ..cli import explain_out_of_memory, quantity
 from ..cli.machine import free_memory, pick_dtype, readable_size
 from ..decoding.batches import generate
-from ..decoding.chat import user_message
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
-from .estimate import PROCESS, count_parameters, training_memory
+from .estimate import count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
-WARN_BELOW_STEPS = 100  # fewer steps teach little
 
 
 class Console:
@@ -51,15 +48,12 @@ class Console:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the progress bar. Ctrl-C and SIGTERM end the run after a step; other failures end it with advice.
+        """Show the progress bar. Ctrl-C and SIGTERM end the run after a step and its validation.
 
         In a single process, the same signal a second time interrupts even the step. If there are several processes, it
         has no effect, because all must stop after the same step.
         """
         trainer = self.trainer
-        context, world_size = trainer.model.args.max_seq_len, trainer.ranks.world_size
-        rows = trainer.args.micro_batch_rows(context, trainer.device.type, world_size)
-        advice = f"lower --micro_batch_size (now {quantity(rows, 'sequence')} at once), or train a smaller model"
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop_after_step(number: int, frame: FrameType | None) -> None:
@@ -70,13 +64,8 @@ class Console:
         for number in previous:
             signal.signal(number, stop_after_step)
         try:
-            with self.bar, explain_out_of_memory(advice, trainer.device):
+            with self.bar, explain_out_of_memory("lower --micro_batch_size, or train a smaller model", trainer.device):
                 yield
-        except OSError as error:
-            raise ValueError(
-                f"{error.filename or trainer.directory}: {error.strerror or error}; to continue from step "
-                f"{trainer.saved_step}: {resume_command(trainer.directory)}"
-            ) from None
         finally:
             for number, handler in previous.items():
                 signal.signal(number, handler)
@@ -103,10 +92,7 @@ class Console:
         model = trainer.whole_model()  # every process must call it
         if model is None:
             return
-        step, sample_prompt = trainer.progress.step, trainer.args.sample_prompt
-        prompt = tokenizer.encode(sample_prompt or self.text.start_text)  # the start text is not shown
-        if self.text.chat:
-            prompt = self.text.chat.encode([user_message(sample_prompt)])
+        step, prompt = trainer.progress.step, self.text.prompt
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
@@ -115,8 +101,7 @@ class Console:
         if self.text.chat:
             text = f"\n\n{text}"
         self.bar.clear()
-        with suppress(OSError):  # training goes on if the reader has closed the pipe
-            print(f"\n--- sample at step {step} ---\n{sample_prompt}{text}\n", flush=True)
+        print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
 
     def finish(self) -> int:
         """Print the summary, or the command that resumes an interrupted run; returns the exit code."""
@@ -124,7 +109,7 @@ class Console:
         if trainer.stopped_by:
             name = signal.Signals(trainer.stopped_by).name
             self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to resume:")
-            self.write_line(resume_command(trainer.directory))
+            self.write_line(f"python train.py --resume {quote(str(trainer.directory))}")
             return 128 + trainer.stopped_by
         self.write_line(summary(trainer, self.text))
         return 0
@@ -135,12 +120,10 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
-    process = PROCESS if device.type == "cpu" else 0
-    peak = process + training_memory(model, args, dtype, ranks.world_size, device.type).peak
+    peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
     free = free_memory(device)
     room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
-    val_tokens = len(data.val) * data.text_tokens // len(data.train)  # without padding, too
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
     if args.step_limit < math.inf:
@@ -149,47 +132,36 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         length += f", at most {tqdm.format_interval(60 * args.minutes)}"
     if args.init_from:
         length += f", from {args.init_from}"
+    documents = quantity(data.documents, "document")
+    if run.data.doc_separator:
+        documents += f", separated by {run.data.doc_separator!r}"
+    if text.chat:
+        documents = f"{quantity(data.documents, 'conversation')}; only the assistant's turns are learnt"
     rows = {
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak{room}",
-        "text": f"{quantity(data.text_tokens, 'token')} to train on, {val_tokens:,} ({share:.1%}) for validation, "
+        "text": f"{quantity(data.text_tokens, 'token')} to train on, {share:.1%} of all for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
-        "documents": describe_documents(run, data.documents),
+        "documents": documents,
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
     }
     if speed:
         rows["expected"] = expectation(args, step_tokens, speed, data)
-    if text.chat:
-        rows["documents"] = f"{quantity(data.documents, 'conversation')}; only the assistant's turns are learnt"
-    if run.resume:
-        rows["resuming"] = "; ".join(run.changes) or "with the same settings"
     return format_rows(rows | more)
 
 
-def describe_documents(run: Run, documents: int) -> str:
-    """Their number, which shows whether a separator was found, and how to keep a recognized one as text."""
-    if not run.data.doc_separator:
-        return f"{documents:,}"
-    line = f"{documents:,}, separated by {run.data.doc_separator!r}"
-    return line if "doc_separator" in run.given else f"{line}; to keep it as text: --doc_separator ''"
-
-
 def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Dataset) -> str:
-    """The steps, the passes over the text and the time to expect, and a warning if the steps are few."""
+    """The steps, the passes over the text and the time to expect."""
     seconds = args.step_limit * step_tokens / speed
     if args.minutes is not None:
         seconds = min(seconds, 60 * args.minutes * TRAINING_SHARE)
     steps = max(1, int(seconds * speed / step_tokens))
-    line = (
-        f"about {quantity(steps, 'step')}, {epochs(steps * step_tokens, dataset)}, in "
-        f"{tqdm.format_interval(seconds / TRAINING_SHARE)} at {speed:,.0f} tokens/s"
-    )
-    if steps < WARN_BELOW_STEPS:
-        line += "; too few to learn much from: give more minutes, more text, or a smaller --batch_size"
-    return line
+    passes = epochs(steps * step_tokens, dataset)
+    time = tqdm.format_interval(seconds / TRAINING_SHARE)
+    return f"about {quantity(steps, 'step')}, {passes}, in {time} at {speed:,.0f} tokens/s"
 
 
 def summary(trainer: Trainer, text: Text) -> str:
@@ -207,26 +179,17 @@ def summary(trainer: Trainer, text: Text) -> str:
         "validation": f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte (best, at "
         f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
-    if best >= text.unigram_loss:
-        rows["note"] = "no better than a unigram model: train longer, on more text, or with another --lr"
-    elif last > 1.03 * best:  # the model is memorising the training text
-        rows["note"] = (
-            f"the run overfits: its last validation was {last:.4f}; more text, fewer steps, --dropout 0.2, or a "
-            "smaller --dim or --n_layers help"
-        )
+    if last > 1.03 * best:
+        rows["note"] = f"overfitted, the last validation was {last:.4f}: try more text, fewer steps or --dropout 0.2"
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     program = "chat.py" if text.chat else "generate.py"
-    rows["next"] = f"python {program} {format_path(str(trainer.directory))}{network}"
+    rows["next"] = f"python {program} {quote(str(trainer.directory))}{network}"
     return format_rows(rows)
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:
     return f"{tokens / dataset.text_tokens:,.1f} epochs"
-
-
-def resume_command(directory: Path | None) -> str:
-    return f"python train.py --resume {format_flags({'out_dir': directory})}"
 
 
 def format_rows(rows: dict[str, str]) -> str:

@@ -8,9 +8,8 @@ import json
 import math
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import chain, islice
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -20,7 +19,7 @@ from tqdm import tqdm
 from ..cli import quantity
 from ..cli.files import write_atomically, write_text
 from ..decoding.chat import Chat, common_prefix_length, user_message
-from ..text.prepare import IDS, META, Tokens, check_unchanged, conversation_dtype
+from ..text.prepare import IDS, META, Tokens, conversation_dtype
 from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
@@ -119,37 +118,15 @@ def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message
     return list(messages)
 
 
-@dataclass
-class Part:
-    """The training or the validation part: rows of ``length`` tokens, and what they hold."""
+class Counts(NamedTuple):
+    """What was written of a conversation, or in all of several."""
 
-    chat: Chat
-    length: int
-    rows: int = 0
-    tokens: int = 0  # without padding
-    counted: int = 0  # tokens that count
-    text_bytes: int = 0  # of the words that these stand for
-    shortened: int = 0  # conversations without their first turns
-    left_out: int = 0  # conversations
-
-    def write(self, conversations: Iterable[tuple[str, list[Message]]], file: IO[bytes], dtype: np.dtype) -> None:
-        for where, messages in conversations:
-            found = examples_at(where, messages, self.chat, self.length)
-            answers = sum(message["role"] == "assistant" for message in messages)
-            if not found:
-                self.left_out += 1
-            elif sum(example.answers for example in found) < answers:
-                self.shortened += 1
-            for example in found:
-                tokens, counted, _ = example
-                row = np.zeros(self.length, dtype)
-                row["id"][: len(tokens)] = tokens
-                row["counted"][: len(tokens)] = counted
-                file.write(row.tobytes())
-                self.tokens += len(tokens)
-                self.counted += sum(counted)
-                self.text_bytes += len(example.text(self.chat.tokenizer).encode())
-            self.rows += len(found)
+    rows: int
+    tokens: int  # without padding
+    counted: int  # tokens that count
+    text_bytes: int  # of the words that these stand for
+    answers: int  # of the assistant
+    learnt: int  # of these
 
 
 def tokenize_conversations(
@@ -159,58 +136,72 @@ def tokenize_conversations(
     documents: Documents,
     val_fraction: float,
     val_documents: Documents | None = None,
-    made_from: str | None = None,
 ) -> None:
     """Write each conversation as a row of ``context + 1`` tokens into tokens.bin, and write tokens.json.
 
     The last ``val_fraction`` of them, or ``val_documents``, are for validation. Raises ValueError for a row of a file
     that is no conversation, and if nothing is left to train or to validate on.
     """
-    sources = [documents, *([val_documents] if val_documents else [])]
-    before = [source.state() for source in sources]
-    sizes = [sum(1 for _ in source.conversations()) for source in sources]  # finds every mistake before the first step
-    if not val_documents:
-        val_size = min(sizes[0] - 1, max(1, round(val_fraction * sizes[0])))
-        sizes = [sizes[0] - val_size, val_size]
-    if min(sizes) < 1:
-        raise ValueError("there is one conversation, but one to train on and one to validate on are needed: give more")
+    length = context + 1
     dtype = conversation_dtype("uint16" if chat.tokenizer.vocab_size <= 1 << 16 else "uint32")
-    parts = [Part(chat, context + 1), Part(chat, context + 1)]
+    parts: list[list[Counts]] = []
 
     def write(path: Path) -> None:
-        found = chain.from_iterable(source.conversations() for source in sources)
         with path.open("wb") as file:
-            for part, size in zip(parts, sizes):
-                bar = tqdm(islice(found, size), total=size, desc="tokenizing", disable=None, delay=1)
-                part.write(bar, file, dtype)
+            for source in (documents, val_documents):
+                if source:
+                    bar = tqdm(source.conversations(), unit=" conversations", desc="tokenizing", disable=None, delay=1)
+                    parts.append([write_rows(file, chat, dtype, length, *conversation) for conversation in bar])
             file.flush()
             os.fsync(file.fileno())
 
     write_atomically(directory / IDS, write)
-    for source, state in zip(sources, before):
-        check_unchanged(source, state)
-    train, val = parts
+    if not val_documents:
+        written = parts.pop()
+        val_size = max(1, round(val_fraction * len(written)))
+        parts += [written[:-val_size], written[-val_size:]]
+    if not all(parts):
+        raise ValueError("there is one conversation, but one to train on and one to validate on are needed: give more")
+    train, val = (Counts(*(sum(column) for column in zip(*part))) for part in parts)
     if not (train.rows and val.rows):
         raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
-    shortened, left_out = train.shortened + val.shortened, train.left_out + val.left_out
-    if shortened or left_out:
-        count = quantity(sum(sizes), "conversation")
+    left_out = train.answers + val.answers - train.learnt - val.learnt
+    if left_out:
         warnings.warn(
-            f"max_seq_len is {context}: of {count}, {shortened} are longer and lose their first turns, and {left_out} "
-            "are left out because their last turn alone is longer",
+            f"max_seq_len is {context}: {left_out:,} of {quantity(train.answers + val.answers, 'answer')} are left "
+            "out, because their conversations are longer",
             stacklevel=1,
         )
     tokens = Tokens(
         dtype=dtype["id"].name,
-        train=train.rows * train.length,
-        val=train.rows * train.length,
-        total=(train.rows + val.rows) * train.length,
+        train=train.rows * length,
+        val=train.rows * length,
+        total=(train.rows + val.rows) * length,
         val_bytes=val.text_bytes,
         val_tokens=val.counted,
-        documents=sum(sizes),
+        documents=sum(map(len, parts)),
         files=[os.path.realpath(path) for path in documents.paths()],
-        row=train.length,
+        row=length,
         row_tokens=math.ceil(train.tokens / train.rows),
-        made_from=made_from,
     )
     write_text(directory / META, json.dumps(asdict(tokens)))
+
+
+def write_rows(
+    file: IO[bytes], chat: Chat, dtype: np.dtype, length: int, where: str, messages: Sequence[Message]
+) -> Counts:
+    """Write the examples of a conversation, each in a row of ``length`` tokens, padded at the end."""
+    found = examples_at(where, messages, chat, length)
+    for example in found:
+        row = np.zeros(length, dtype)
+        row["id"][: len(example.tokens)] = example.tokens
+        row["counted"][: len(example.tokens)] = example.counted
+        file.write(row.tobytes())
+    return Counts(
+        rows=len(found),
+        tokens=sum(len(example.tokens) for example in found),
+        counted=sum(sum(example.counted) for example in found),
+        text_bytes=sum(len(example.text(chat.tokenizer).encode()) for example in found),
+        answers=sum(message["role"] == "assistant" for message in messages),
+        learnt=sum(example.answers for example in found),
+    )

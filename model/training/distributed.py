@@ -11,20 +11,18 @@ need it.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard, TypeVar
-from uuid import uuid4
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..cli.machine import keep_freed_memory, pick_device
+from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
@@ -76,12 +74,6 @@ class Ranks:
             sys.exit(2)
         return answer[0][0]
 
-    def in_turn(self, work: Callable[[], T]) -> T:
-        """Let the first process do the work, and then the others; each gets its own result."""
-        results: list[T] = []
-        self.first(lambda: results.append(work()))
-        return results[0] if self.is_first else work()
-
 
 def local_device(name: str, ranks: Ranks) -> torch.device:
     """The device called ``name`` for this process: under torchrun, each process of a machine uses a different GPU.
@@ -94,25 +86,6 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         return pick_device(f"cuda:{ranks.local_rank}")
     return device
-
-
-def check_shared(directory: Path, ranks: Ranks) -> None:
-    """Raise ValueError if some process does not see the directory of the first process, but its own, or none."""
-    if ranks.world_size == 1:
-        return
-    probe = directory / ranks.first(lambda: f".{uuid4().hex}.ropewalk.tmp")  # which is not in any copy of the directory
-    ranks.first(probe.touch)
-    (seen,) = ranks.gather(probe.exists())
-
-    def check() -> None:
-        probe.unlink()
-        if not all(seen):
-            raise ValueError(
-                f"out_dir is not shared between the machines: process {seen.index(0)} does not see the {directory} of "
-                "the first one; put it on a file system that all of them mount"
-            )
-
-    ranks.first(check)
 
 
 @contextmanager
@@ -165,8 +138,6 @@ def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.
     """
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    if device.type == "cpu":  # if the large blocks stayed in the heap, gaps between them would need more memory
-        keep_freed_memory(below=2**20)
     network = loss.network
     weights = dict(network.named_parameters()) | dict(network.named_buffers()) if ranks.is_first else {}
     loss.to("meta")
@@ -186,18 +157,27 @@ def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.
 def gather_model(model: Transformer, ranks: Ranks) -> Transformer | None:
     """A whole copy of a sharded model on the CPU of the first process; None in the others.
 
-    Every process must call it, and has one whole tensor at a time.
+    Every process must call it.
     """
-    tensors = {}
-    for name, tensor in model.state_dict().items():
-        whole = unsharded(tensor)
-        if ranks.is_first:
-            tensors[name] = whole.cpu()
+    tensors = gather_tensors(model.state_dict(), ranks)
     if not ranks.is_first:
         return None
     copy = make_network(type(model), model.args)
     copy.load_state_dict(tensors, assign=True)
     return copy
+
+
+def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The whole tensors on the CPU of the first process; none in the others, which have one at a time.
+
+    Every process must call it.
+    """
+    gathered = {}
+    for name, tensor in tensors.items():
+        whole = unsharded(tensor)
+        if ranks.is_first:
+            gathered[name] = whole.cpu()
+    return gathered
 
 
 @torch.no_grad()

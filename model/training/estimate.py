@@ -8,17 +8,13 @@ import torch
 
 from ..cli.machine import check_memory, pick_dtype, readable_size
 from ..config import ModelArgs
-from ..transformer import Transformer
-from ..weights import find_network
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 from .distributed import Ranks, local_device
 from .loss import chunk_rows
 
-# Bytes per layer besides its tensors, as measured: modules, optimizer tables, autograd nodes
-LAYER_OBJECTS = 170_000
-PROCESS = 230_000_000  # bytes of Python with PyTorch 2.13 on a CPU, before anything is computed
-LIBRARIES = 170_000_000  # bytes of the libraries that the first step and the loss plot import
+# Bytes of Python with PyTorch 2.13 on a CPU, and of the libraries that the first step and the loss plot import
+PROCESS = 400_000_000
 BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # peak of a backward pass, as a multiple of the activations
 
 
@@ -42,51 +38,36 @@ class Memory(NamedTuple):
 
     state: int  # weights, gradients and optimizer state
     activations: int  # of one micro-batch, kept for the backward pass
-    peak: int  # at most, of all that training adds to the process
+    peak: int  # at most, of the whole process
 
 
 def training_memory(
     model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1, device: str = "cpu"
 ) -> Memory:
-    """Estimate the memory of training. The peak and PROCESS together are within 15% of measurements.
+    """Estimate the memory of training. The peak is within 15% of measurements.
 
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
-    measured for ``hidden_dim`` of 8/3 ``dim`` (docs/scaling.md). They include the Python and autograd objects of each
-    layer, and the int64 tokens of the batch. The peak includes temporary tensors of the backward pass, Muon's copies of
-    all matrices of one shape, and the libraries that are imported later.
+    measured for ``hidden_dim`` of 8/3 ``dim``, and that of the logits with vocabularies of 4,096 to 151,936 tokens
+    (docs/scaling.md). The peak includes temporary tensors of the backward pass, Muon's copies of all matrices of one
+    shape, and the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
-    uses_muon = train.optimizer == "muon"
-    state = 16 * parameters - (4 * hidden if uses_muon else 0)
-    rows = train.batch_size // world_size
-    micro_batch = train.micro_batch_rows(model.max_seq_len, device, world_size)
-    copies = 0
-    if world_size > 1 and train.fsdp:
+    state = 16 * parameters
+    stacked = 0
+    if train.optimizer == "muon":
+        state -= 4 * hidden
+        stacked = 2 * model.n_layers * model.dim * model.hidden_dim  # w1 and w3
+    if train.fsdp:
         state //= world_size
-    elif world_size > 1 and dtype == torch.bfloat16:
-        copies = 2 * parameters  # by autocast, until the backward pass; DDP keeps the gradients meanwhile
-    # Bytes per token and layer, for each unit of dim and of hidden_dim
-    per_dim, per_hidden_dim = (41, 16) if dtype == torch.float32 else (46, 8)
-    layers = model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
-    tokens = micro_batch * model.max_seq_len
-    activations = tokens * layers
-    activations += LAYER_OBJECTS * model.n_layers + 24 * rows * (model.max_seq_len + 1)
-    stacked = 2 * model.n_layers * model.dim * model.hidden_dim if uses_muon else 0  # w1 and w3
-    backward = max(round(BACKWARD_PEAK[dtype] * activations), activations + logits_memory(model, train, dtype, tokens))
-    peak = LIBRARIES + state + copies + backward + (4 + 4 * dtype.itemsize) * stacked
-    return Memory(state, activations, peak)
-
-
-def logits_memory(model: ModelArgs, train: TrainArgs, dtype: torch.dtype, tokens: int) -> int:
-    """The logits and their gradients, and the gradient of the output matrix, when the backward pass begins.
-
-    Measured with vocabularies of 4,096, 32,000 and 151,936 tokens (docs/scaling.md).
-    """
-    is_float32 = dtype == torch.float32
-    if train.network and find_network(train.network).forward is not Transformer.forward:
-        return (16 if is_float32 else 14) * tokens * model.vocab_size  # all at once (``NextTokenLoss``)
-    matrix = (4 + dtype.itemsize) * model.vocab_size * model.dim
-    return (8 if is_float32 else 10) * min(tokens, chunk_rows(model.vocab_size)) * model.vocab_size + matrix
+    tokens = train.micro_batch_rows(model.max_seq_len, device, world_size) * model.max_seq_len
+    # Bytes per token and layer, for each unit of dim and of hidden_dim; and per logit
+    per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (46, 8, 10)
+    activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
+    # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins
+    logits = per_logit * min(tokens, chunk_rows(model.vocab_size)) * model.vocab_size
+    logits += (4 + dtype.itemsize) * model.vocab_size * model.dim
+    backward = max(round(BACKWARD_PEAK[dtype] * activations), activations + logits)
+    return Memory(state, activations, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
@@ -100,5 +81,4 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> N
         "state (lower dim, n_layers or vocab_size), the rest mainly for "
         f"{rows:,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
-    purpose = "this run" if processes == 1 else f"a run in {processes} processes"
-    check_memory(processes * memory.peak, purpose, advice, device)
+    check_memory(processes * memory.peak, "this run", advice, device)

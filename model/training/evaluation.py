@@ -4,7 +4,6 @@ Evaluation draws no random numbers, so it does not change the run.
 """
 
 import math
-from collections.abc import Callable
 from itertools import islice
 
 import numpy as np
@@ -19,20 +18,13 @@ SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count toke
 
 
 @torch.no_grad()
-def validation_loss(
-    loss: nn.Module,
-    dataset: Dataset,
-    args: TrainArgs,
-    context: int,
-    ranks: Ranks,
-    before_batch: Callable[[], None] = lambda: None,
-) -> float:
+def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
     """Mean nats per token over about ``eval_tokens`` tokens of the validation text, in windows of ``context`` tokens.
 
     Separators between documents do not count, and of conversations only what the assistant has to write.
     ``loss`` maps tokens and targets to the sum of nats, as ``NextTokenLoss`` does. The windows do not overlap, and the
     processes take batches of them in turn. A process that has no batch left repeats one without counting it, because a
-    sharded network runs only if all processes run it. What ``before_batch`` raises ends the validation.
+    sharded network runs only if all processes run it.
     """
     device = next(loss.parameters()).device
     training = loss.training
@@ -42,7 +34,6 @@ def validation_loss(
     )
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
-        before_batch()
         batch = group[min(ranks.rank, len(group) - 1)]
         inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
         nats = loss(inputs, targets)

@@ -1,6 +1,5 @@
 """Muon for the hidden matrices, AdamW for the rest, and the learning rate schedule."""
 
-import math
 from collections import defaultdict
 from typing import Any
 
@@ -81,7 +80,7 @@ def build_optimizers(
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": args.weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},
     ]
-    betas = (args.beta1, args.beta2)
+    betas = (0.9, 0.95)
     optimizers: list[torch.optim.Optimizer] = [torch.optim.AdamW(groups, lr=args.lr, betas=betas, fused=True)]
     if hidden:
         optimizers.append(Muon(hidden, dtype, lr=args.lr, weight_decay=args.weight_decay))
@@ -97,8 +96,6 @@ def lr_fraction(args: TrainArgs, fraction_done: float) -> float:
         return max(fraction_done / args.warmup, 0.05)
     start = max(args.decay_start, args.warmup)
     remaining = 1 - min(max(fraction_done - start, 0) / (1 - start), 1)
-    if args.schedule == "cosine":
-        remaining = 0.5 * (1 - math.cos(math.pi * remaining))
     return args.min_lr + (1 - args.min_lr) * remaining
 
 

@@ -14,7 +14,7 @@ from filelock import FileLock, Timeout
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
 from .config import CONFIG_FILE, Run
-from .distributed import Ranks, check_shared
+from .distributed import Ranks
 from .state import STATE
 
 METRICS = "metrics.jsonl"
@@ -30,66 +30,41 @@ def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
     ValueError if the directory is taken, or in use by another trainer.
     """
     with ExitStack() as stack:  # entered in the first process, which holds the lock
-        directory = ranks.first(lambda: stack.enter_context(opened(run)))
-        check_shared(directory, ranks)
-        yield directory
+        yield ranks.first(lambda: stack.enter_context(opened(run)))
 
 
 @contextmanager
 def opened(run: Run) -> Iterator[Path]:
     """``run_directory`` in one process."""
+    directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
+    if not run.resume:
+        check_free(directory)  # before a lock is put into a directory that holds a model
+    directory.mkdir(parents=True, exist_ok=True)
+    before = set(directory.iterdir())
     with ExitStack() as lock:
-        if run.resume or run.train.out_dir:
-            directory = run.directory
-            if not run.resume:
-                check_free(directory)  # before a lock is put into a directory that holds a model
-            made = missing_directories(directory)
-            directory.mkdir(parents=True, exist_ok=True)
-            before = set(os.listdir(directory))
-            lock.enter_context(locked(directory))
-            if not run.resume:
-                check_free(directory)  # again: another run may have begun in it
-        else:
-            made = missing_directories(run.directory)
-            directory = lock_first_free(run.directory, lock)
-            made = made or [directory]
-            before = set()
+        lock.enter_context(locked(directory))
+        if not run.resume:
+            check_free(directory)  # again: another run may have begun in it
         try:
             yield directory
         finally:
             if not (directory / CONFIG_FILE).exists():
-                for name in set(os.listdir(directory)) - before - {LOCK}:
+                for path in set(directory.iterdir()) - before - {directory / LOCK}:
                     with suppress(OSError):  # Windows keeps files that are memory-mapped
-                        (directory / name).unlink()
+                        path.unlink()
                 lock.close()
-                with suppress(OSError):
-                    if LOCK not in before:
-                        (directory / LOCK).unlink()
-                    for path in made:
-                        path.rmdir()
+                with suppress(OSError):  # a directory that is not empty stays
+                    (directory / LOCK).unlink(missing_ok=True)
+                    directory.rmdir()
+                    directory.parent.rmdir()
 
 
-def missing_directories(directory: Path) -> list[Path]:
-    return [path for path in (directory, *directory.parents) if not path.exists()]
-
-
-def lock_first_free(base: Path, stack: ExitStack) -> Path:
-    """Make and lock the first of ``base``, base-2, base-3 … that is free; ``stack`` gets the lock.
-
-    One that exists is free if it was left by a process that was killed before its run began. Concurrent processes get
-    different ones.
-    """
+def make_first_free(base: Path) -> Path:
+    """Make the first of ``base``, base-2, base-3 … that does not exist. Concurrent processes get different ones."""
     for number in count(1):
         directory = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        try:
+        with suppress(FileExistsError):
             directory.mkdir(parents=True)
-        except FileExistsError:
-            if not (directory / LOCK).exists():
-                continue
-        with ExitStack() as attempt, suppress(ValueError):
-            attempt.enter_context(locked(directory))
-            check_free(directory)
-            stack.enter_context(attempt.pop_all())
             return directory
     raise AssertionError
 
@@ -129,12 +104,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
         raise ValueError(f"{path} is damaged: restore or remove it") from None
 
 
-def truncate_metrics(path: Path, last_step: int) -> dict[str, float]:
-    """Keep the lines of a metrics file up to ``last_step``, -1 for none. Returns what the next line had measured."""
+def truncate_metrics(path: Path, last_step: int) -> None:
+    """Keep the lines of a metrics file up to ``last_step``, -1 for none."""
     lines = read_metrics(path) if path.exists() else []
     write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= last_step))
-    removed = [line for line in lines if line["step"] == last_step + 1]
-    return {name: value for line in removed for name, value in line.items() if name != "step"}
 
 
 def append_metrics(path: Path, step: int, measured: Mapping[str, float], sync: bool) -> None:

@@ -1,12 +1,10 @@
 """Resolve the settings of a run: defaults < TOML file < flags, or those of the run that is resumed."""
 
-import os
 import re
-from dataclasses import replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from ..cli import Settings, instances, print_note, quantity, read_toml
+from ..cli import Settings, instances, quantity, read_toml
 from ..cli.settings import setting_fields, values
 from ..config import ModelArgs
 from ..text.train_tokenizer import TOKENIZER_KINDS
@@ -14,13 +12,9 @@ from ..weights import Checkpoint, find_network
 from ..weights.checkpoint import RUNS, newest_run
 from .config import CONFIG_FILE, SETTINGS_CLASSES, DataArgs, Run
 from .distributed import Ranks, local_device
-from .state import read_progress
 
 DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
 FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole context needs far more memory than a run
-# If the size is chosen, runs of fewer minutes use half the context: with it the loss was 5% lower after 500 steps, and
-# 0.7% higher after 1,400 (benchmarks/choice.py).
-SHORT_RUN_MINUTES, SHORT_CONTEXT = 2.0, 128
 
 
 def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) -> Run:
@@ -30,9 +24,6 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     known without the text, because preparing a text may take hours.
     """
     run = resolve_resumed(config, flags) if resume else resolve_new(config, flags)
-    nearest = next(path for path in (run.directory, *run.directory.absolute().parents) if path.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise ValueError(f"out_dir is {run.directory}, but {nearest} is no directory that can be written to")
     train = run.train
     if train.batch_size % ranks.world_size and ("batch_size" in run.given or not run.needs_choice):
         raise ValueError(
@@ -56,43 +47,30 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
-    run = Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
-    is_short = train.minutes is not None and train.minutes < SHORT_RUN_MINUTES
-    if is_short and run.needs_choice and not run.has_size and "max_seq_len" not in given:
-        run = replace(run, model=replace(model, max_seq_len=SHORT_CONTEXT))
-    return run
+    return Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
 
 
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     """The run to resume.
 
-    Raises ValueError if the text, the model or the optimizer would change, or if ``max_steps`` have been exceeded. The
-    number of validated tokens stays, too, because losses of different tokens do not tell which model is the best.
+    Raises ValueError if the text, the model or the optimizer would change. The number of validated tokens stays, too,
+    because losses of different tokens do not tell which model is the best.
     """
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
     if not (directory / CONFIG_FILE).exists():
         raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
-    if saved.get("tokenizer") != "bpe":
-        # It matters only for a bpe tokenizer that is trained. With any other, the original run ignored it, too.
-        settings.pop("vocab_size", None)
-    given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
+    settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before, after = values(*instances(saved, *SETTINGS_CLASSES)), values(data, model, train)
-    changes = {name: f"{name} {before[name]} -> {after[name]}" for name in before if before[name] != after[name]}
     fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
-    conflicts = [change for name, change in changes.items() if name in fixed]
-    if conflicts:
+    changed = [name for name in before if name in fixed and before[name] != after[name]]
+    if changed:
+        conflicts = [f"{name} {before[name]} -> {after[name]}" for name in changed]
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
-    run = Run(data, model, train, given, directory, resume=True, changes=tuple(changes.values()))
-    progress = read_progress(directory)
-    if progress and progress.step > run.train.step_limit:
-        raise ValueError(
-            f"max_steps is {run.train.max_steps}, but {directory} has already taken {quantity(progress.step, 'step')}: "
-            "give more than that, or leave it out"
-        )
-    return run
+    given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
+    return Run(data, model, train, given, directory, resume=True)
 
 
 def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:
@@ -105,9 +83,8 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
     if checkpoint.subclass_name not in (None, network):
         name = checkpoint.subclass_name
         raise ValueError(f"{source} holds the weights of {name}: give --network {name}")
-    longest = checkpoint.args.max_seq_len
-    context = flags.get("max_seq_len", FINE_TUNING_CONTEXT)
-    fixed = vars(checkpoint.args) | {"max_seq_len": min(context, longest)}
+    context = min(flags.get("max_seq_len", FINE_TUNING_CONTEXT), checkpoint.args.max_seq_len)
+    fixed = vars(checkpoint.args) | {"max_seq_len": context}
     for name, value in flags.items():
         if name in fixed and value != fixed[name]:
             raise ValueError(
@@ -118,10 +95,5 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "
             "--tokenizer out, or give the file of that tokenizer"
-        )
-    if "max_seq_len" not in flags and longest > context:
-        print_note(
-            f"note: to save memory, the run has a context of {context:,} tokens; {source} has {longest:,}, and "
-            "--max_seq_len sets another number"
         )
     return fixed | {"tokenizer": tokenizer}

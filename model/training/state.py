@@ -1,9 +1,6 @@
-"""The latest state of a run: weights, optimizer state and progress, to resume from.
+"""The latest state of a run: weights, optimizer state and progress in one safetensors file, to resume from.
 
-It is one safetensors file. If the model is sharded (--fsdp), that file has the rows of the first process, and every
-other process writes its rows to a file of its own, so that no process holds more than its share. Files written by any
-number of processes can be read by any other number.
-
+A sharded model (--fsdp) is gathered by the first process, so the file does not depend on the number of processes.
 torch.distributed.checkpoint would write a pickle. Its safetensors writer holds the whole file in memory once more, and
 none of its writers replaces the previous state atomically.
 """
@@ -12,15 +9,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..ranges import Range, raise_problems, range_problems, setting_fields
+from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
-from .distributed import Ranks, copy_from_first, is_sharded
+from .distributed import Ranks, copy_from_first, gather_tensors
 from .optimizer import create_state
 
 STATE = "training_state.safetensors"
@@ -41,8 +37,6 @@ class Progress:
     val_loss: float | None = None
     best_val_loss: float | None = None
     best_step: int = 0
-    validation_due: bool = False  # a signal ended the run during the validation of this step
-    files: Annotated[int, "that hold the saved state", Range(1, 100_000)] = 1
 
 
 def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
@@ -58,31 +52,11 @@ def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tenso
 def save_state(
     directory: Path, model: Transformer, optimizers: Optimizers, progress: Progress, ranks: Ranks | None = None
 ) -> None:
-    """Save the state, so that weights, optimizer and step still match after a kill. Every process must call it.
-
-    The first process writes last, and then removes the other files of the previous state. Their names have the step, so
-    that the new ones do not replace them before.
-    """
+    """Save the state, so that weights, optimizer and step still match after a kill. Every process must call it."""
     ranks = ranks or Ranks()
-    tensors = state_tensors(model, optimizers)
-    rows = {name: tensor.to_local() for name, tensor in tensors.items() if is_sharded(tensor)}
-    progress.files = ranks.world_size if rows else 1
-    others = other_files(progress)
-    if rows:
-        if not ranks.is_first:
-            save_tensors(directory / others[ranks.rank - 1], rows)
-        ranks.gather(0)  # waits for all
+    tensors = gather_tensors(state_tensors(model, optimizers), ranks)
     if ranks.is_first:
-        save_tensors(directory / STATE, tensors | rows, {"progress": json.dumps(asdict(progress))})
-        for path in directory.glob("training_state-*.safetensors"):
-            if path.name not in others:
-                path.unlink()
-
-
-def other_files(progress: Progress) -> list[str]:
-    """The names of the files of all processes but the first."""
-    numbers = range(2, progress.files + 1)
-    return [f"training_state-{progress.step}-{number}-of-{progress.files}.safetensors" for number in numbers]
+        save_tensors(directory / STATE, tensors, {"progress": json.dumps(asdict(progress))})
 
 
 def read_progress(directory: Path) -> Progress | None:
@@ -107,37 +81,27 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers, rank
     """Restore what ``save_state`` saved, bit for bit. The model may be sharded differently now.
 
     The first process reads, and the others get from it what they need, so all have the same state whatever their disks
-    hold. The hyperparameters of the optimizers stay as they are. Raises ValueError if the files do not have exactly the
-    tensors of this model and its optimizers.
+    hold. The hyperparameters of the optimizers stay as they are. Raises ValueError if the file does not have exactly
+    the tensors of this model and its optimizers.
     """
     ranks = ranks or Ranks()
-    saved: dict[str, list[Tensor]] = {}  # in the first process: the rows of each tensor from each file
+    saved: dict[str, Tensor] = {}  # in the first process
 
-    def map_files() -> list[str]:
-        progress = read_progress(directory)
-        for name in (STATE, *(other_files(progress) if progress else ())):
-            if not (directory / name).exists():
-                raise damaged(directory / name)
-            for tensor_name, rows in load_tensors(directory / name).items():
-                saved.setdefault(tensor_name, []).append(rows)
+    def map_file() -> list[str]:
+        saved.update(load_tensors(directory / STATE))
         return list(saved)
 
     def check_shapes() -> None:
-        found = {name: join([part.to("meta") for part in rows]) for name, rows in saved.items()}
-        if shapes(found) != shapes(tensors):
+        if shapes(saved) != shapes(tensors):
             raise damaged(directory / STATE)
 
-    names = ranks.first(map_files)
+    names = ranks.first(map_file)
     with_state = {name.split(".", 2)[-1] for name in names if name.startswith("optimizer.")}
     create_state(optimizers, [parameter for name, parameter in model.named_parameters() if name in with_state])
     tensors = state_tensors(model, optimizers)
     ranks.first(check_shapes)
     for name, tensor in tensors.items():
-        copy_from_first(tensor, join(saved[name]) if ranks.is_first else None, ranks)
-
-
-def join(rows: list[Tensor]) -> Tensor:
-    return rows[0] if len(rows) == 1 else torch.cat(rows)
+        copy_from_first(tensor, saved.get(name), ranks)
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

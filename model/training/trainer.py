@@ -33,10 +33,6 @@ from .run_directory import METRICS, append_metrics, truncate_metrics
 from .state import STATE, Progress, load_state, read_progress, save_state
 
 
-class Interrupted(Exception):
-    """A signal came during a validation."""
-
-
 class Trainer:
     """Trains ``model`` in place.
 
@@ -67,8 +63,7 @@ class Trainer:
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
-        # Set this in any process to a signal number to end the run after the current step. In a single process it also
-        # ends a validation, which is made up for when the run is resumed.
+        # Set this in any process to a signal number to end the run after the current step and its validation
         self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
         # Of the steps or the minutes, the same in all processes
@@ -94,12 +89,8 @@ class Trainer:
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers, self.ranks)
-        self.measured_before: dict[str, float] = {}  # of the step whose validation was interrupted
         if directory and self.ranks.is_first:
-            last_line = saved.step if saved else -1
-            if saved and saved.validation_due:
-                last_line -= 1
-            self.measured_before = truncate_metrics(directory / METRICS, last_line)
+            truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
         """Take all steps."""
@@ -115,9 +106,6 @@ class Trainer:
         """
         self.parallel.train()
         self.start = self.clock() - self.progress.wall_seconds
-        if self.progress.validation_due:
-            self.progress.validation_due = False
-            yield self._record(self.measured_before | self.validate(), save=True)
         # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
         # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
         never_validated = self.directory is not None and self.progress.best_val_loss is None
@@ -185,16 +173,12 @@ class Trainer:
     def validate(self) -> dict[str, float]:
         """Compute the validation loss, and save the model if it is the best so far.
 
-        Does nothing without a directory. Returns nothing if a signal ends it.
+        Does nothing without a directory.
         """
         progress = self.progress
         if self.directory is None:
             return {}
-        try:
-            loss = self.validation_loss()
-        except Interrupted:
-            progress.validation_due, self.stopped_by = True, self.stop_signal
-            return {}
+        loss = self.validation_loss()
         self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
@@ -205,13 +189,8 @@ class Trainer:
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
 
     def validation_loss(self) -> float:
-        def check_signal() -> None:
-            if self.stop_signal and self.ranks.world_size == 1:  # several processes must all do the same
-                raise Interrupted
-
-        context = self.model.args.max_seq_len
         with self.autocast:
-            return validation_loss(self.loss, self.dataset, self.args, context, self.ranks, check_signal)
+            return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
     def whole_model(self) -> Transformer | None:
         """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""
@@ -221,12 +200,11 @@ class Trainer:
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
-        if math.isfinite(value):
-            return
-        remedy = "start again"
-        if self.saved_step:
-            remedy = f"the good state of step {self.saved_step} is kept in {self.directory}: resume it"
-        raise ValueError(f"step {self.progress.step}: {message}; {remedy} with half of --lr, or a smaller --grad_clip")
+        if not math.isfinite(value):
+            raise ValueError(
+                f"step {self.progress.step}: {message}; {self.directory} keeps the state of step {self.saved_step}: "
+                "resume it with half of --lr, or a smaller --grad_clip"
+            )
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it."""

@@ -7,12 +7,12 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from shlex import quote
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from ..cli import format_path
 from ..cli.files import read_json, write_json
 from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
@@ -114,7 +114,7 @@ def weight_files(path: Path) -> list[Path]:
 def check_is_checkpoint(path: Path) -> None:
     """Raise ValueError that says how to get a Hugging Face directory, if the path is not one."""
     needed = "give a run or a Hugging Face directory"
-    convert = f"convert it with `python convert.py {format_path(path)} NEW_DIRECTORY`, then give that directory"
+    convert = f"convert it with `python convert.py {quote(str(path))} NEW_DIRECTORY`, then give that directory"
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
         is_hub_name = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
         download = (

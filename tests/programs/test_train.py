@@ -20,12 +20,10 @@ from training_helpers import torchrun
 
 import train
 from model.cli import read_toml
-from model.text.prepare import load_dataset
 from model.training import choice
 from model.training.choice import LADDER
 from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
-from model.training.run_directory import locked
 from model.weights import load_model, load_tokenizer, save_model
 
 ROOT = Path(__file__).parents[2]
@@ -93,23 +91,16 @@ def steps(directory: str) -> list[int]:
 def test_a_recognized_separator_is_printed_and_saved_with_the_run(capsys):
     Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
     err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
-    assert rows(err)["documents"] == "200, separated by '<|endoftext|>'; to keep it as text: --doc_separator ''"
+    assert rows(err)["documents"] == "200 documents, separated by '<|endoftext|>'"
     settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
     assert settings["doc_separator"] == "<|endoftext|>"
     assert settings["start_text"] == "", "each line is a document, which is enough of them"
     stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
     assert steps("out") == [1, 2, 3, 4, 5, 6]
-    assert rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"] == "1"
-
-
-def test_the_validation_text_of_a_run_is_read_from_its_directory(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    Path("text.txt").unlink()
-    Path("out").rename("moved")
-    dataset = load_dataset(Path("moved"))
-    text = load_tokenizer("moved").decode(dataset.val[1:].tolist())  # the first token is not predicted
-    assert TEXT.endswith(text)
-    assert 0.05 * len(TEXT) < len(text) == dataset.val_bytes < 0.15 * len(TEXT)
+    assert (
+        rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"]
+        == "1 document"
+    )
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -146,7 +137,6 @@ def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
     os.utime("runs/small/config.toml", (1e9, 1e9))
     err = stderr_of(capsys, "--resume", "--max_steps", "6")
     assert "runs/small-2" in err
-    assert "resuming       max_steps 4 -> 6\n" in err
     assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
 
 
@@ -155,8 +145,7 @@ def test_a_run_is_not_overwritten_and_not_resumed_with_another_text(capsys):
     again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
     assert "give another --out_dir, or --resume" in again("text.txt")
     assert "cannot be resumed with data ('text.txt',) -> ('other.txt',)" in again("other.txt", "--resume")
-    err = stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
-    assert "resuming       lr 0.02 -> 0.001\n" in err
+    stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
 
 
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
@@ -197,19 +186,13 @@ def test_two_concurrent_runs_get_different_directories_or_are_refused(capsys, mo
         assert steps(name) == [1, 2, 3, 4]
 
 
-def test_a_second_trainer_is_refused(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    with locked(Path("out")):
-        assert "out is in use by another trainer" in error_of(capsys, "--resume", "--out_dir", "out")
-
-
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(capsys):
     stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
     before = {path: path.read_bytes() for path in Path("out").glob("*.safetensors")}
     with file_size_limit(4000):
         assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"error: .*File too large.*; to continue from step 4: python train.py --resume", line)
+    assert re.search(r"^train.py: error: .*File too large", line)
     assert {path: path.read_bytes() for path in Path("out").glob("*.safetensors")} == before
     assert not list(Path("out").glob(".*.tmp"))
     stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "10")
@@ -223,10 +206,7 @@ def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
     monkeypatch.setattr("model.training.loss.NextTokenLoss.forward", run_out_of_memory)
     assert run("small.toml", "--data", "text.txt", "--out_dir", "out", "--device", "cpu") == 2
     line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith(
-        "error: cpu has too little free memory: lower --micro_batch_size (now 4 sequences at once), "
-        "or train a smaller model"
-    )
+    assert line.endswith("error: cpu has too little free memory: lower --micro_batch_size, or train a smaller model")
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -266,14 +246,6 @@ def script(*argv: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
-def test_the_run_goes_on_if_nobody_reads_the_output():
-    unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
-    unread.stdout.close()
-    unread.stderr.close()
-    assert unread.wait(100) == 0
-    assert steps("out") == [1, 2, 3, 4]
-
-
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
     assert "trained        1 step, 64 tokens" in err
@@ -281,9 +253,8 @@ def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(c
     assert load_model("out")
     assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
     assert steps("out") == [1, 2]
-    capsys.readouterr()
-    message = error_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "1")
-    assert message.startswith("max_steps is 1, but out has already taken 2 steps: give more than that")
+    assert run("--resume", "--out_dir", "out", "--max_steps", "1") == 0
+    assert steps("out") == [1, 2], "more than max_steps"
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
@@ -295,7 +266,7 @@ def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_run_can_be_resu
     _, err = running.communicate(timeout=300)
     assert running.returncode == 128 + number, err
     assert f"stopped by {number.name}" in err
-    assert "python train.py --resume --out_dir out" in err
+    assert "python train.py --resume out" in err
     last = steps("out")[-1]
     assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
     assert steps("out") == list(range(1, last + 2))
@@ -365,4 +336,5 @@ def test_the_command_of_a_fine_tuning_plan_is_complete(capsys, speed):
     planned = rows(capsys.readouterr().out)
     assert run(*shlex.split(planned["command"])[2:], "--plan") == 0
     repeated = rows(capsys.readouterr().out)
-    assert repeated == planned | {"expected": repeated["expected"]}  # which depends on the clock
+    for name in ("model", "text", "training", "command"):
+        assert repeated[name] == planned[name]

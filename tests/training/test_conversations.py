@@ -30,11 +30,10 @@ from model.training.trainer import Trainer
 from model.weights import load_model, load_tokenizer
 
 ANSWER = "{% generation %}{{ message.content }}<|eot_id|>{% endgeneration %}"
-# In the styles of seven families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
+# In the styles of five families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
 LLAMA2 = """{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}\
 [INST] {{ message.content }} [/INST] {% elif message.role == 'assistant' %}ANSWER{% else %}\
 <<SYS>>{{ message.content }}<</SYS>>{% endif %}{% endfor %}"""
-MISTRAL = LLAMA2.replace("[/INST] ", "[/INST]").replace("{{ bos_token }}{% for", "{{ bos_token }} {% for")
 HEADERS = """{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>
 
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}{% endfor %}\
@@ -51,10 +50,7 @@ ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
 {% endfor %}{% if add_generation_prompt %}<|assistant|>
 {% endif %}"""
-STYLES = {
-    "llama2": LLAMA2, "llama3": HEADERS, "mistral": MISTRAL, "qwen2.5": CHATML, "zephyr": ZEPHYR,
-    "smollm2": CHATML.replace("a helpful", "Smol"),
-}  # fmt: skip
+STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML, "zephyr": ZEPHYR}
 # Qwen3's, shortened: the thinking of earlier answers is left out.
 QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
     "{{ message.content }}<|eot_id|>{% endgeneration %}",
@@ -105,9 +101,8 @@ def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transf
     assert found.text(chat.tokenizer).split() == (talk[2]["content"] + talk[4]["content"]).split()
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_only_the_answers_and_their_ends_count(chat_of, style):
-    chat, _ = chat_of(STYLES[style])
+def test_the_name_of_a_control_token_in_a_message_does_not_end_it(chat_of):
+    chat, _ = chat_of(STYLES["llama3"])
     (found,) = examples(chat, TALK, 1000)
     counted = [token for token, counts in zip(found.tokens, found.counted) if counts]
     text = chat.tokenizer.decode(counted)
@@ -256,14 +251,13 @@ def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
     assert found[2] == pytest.approx(found[0], rel=1e-5)
 
 
-def test_the_run_says_what_was_shortened_and_left_out(tmp_path):
+def test_the_run_says_how_many_answers_were_left_out(tmp_path):
     rows = [{"messages": [user_message("Go."), {"role": "assistant", "content": "word " * n}]} for n in (1, 1, 100)]
+    rows[1]["messages"] *= 2
     long = {"messages": [user_message("a " * 60), {"role": "assistant", "content": "Yes."}] * 2}
     text = "\n".join(map(json.dumps, [*rows, long, rows[0], rows[0]]))
     (tmp_path / "chats.jsonl").write_text(text, encoding="utf-8")
-    with pytest.warns(
-        UserWarning, match="of 6 conversations, 1 are longer and lose their first turns, and 1 are left out"
-    ):
+    with pytest.warns(UserWarning, match="max_seq_len is 160: 2 of 8 answers are left out"):
         prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
 
 

@@ -3,7 +3,7 @@
 import json
 import os
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 
 import pytest
 from training_helpers import forked, make_run
@@ -11,11 +11,10 @@ from training_helpers import forked, make_run
 from model.training.config import CONFIG_FILE
 from model.training.distributed import Ranks
 from model.training.run_directory import (
-    LOCK,
     append_metrics,
     begin,
-    lock_first_free,
     locked,
+    make_first_free,
     read_metrics,
     run_directory,
     truncate_metrics,
@@ -25,21 +24,10 @@ from model.training.state import STATE
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
     (tmp_path / "run").touch()
-    with ThreadPoolExecutor(16) as pool, ExitStack() as locks:
-        made = list(pool.map(lambda _: lock_first_free(tmp_path / "run", locks), range(16)))
+    with ThreadPoolExecutor(16) as pool:
+        made = list(pool.map(lambda _: make_first_free(tmp_path / "run"), range(16)))
     assert len(set(made)) == 16
     assert all(path.is_dir() for path in made)
-
-
-def test_a_directory_left_by_a_killed_process_is_free_unless_its_run_has_begun(tmp_path):
-    for name, file in (("run", "metrics.jsonl"), ("run-2", CONFIG_FILE), ("run-3", "tokens.bin")):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / file).touch()
-    (tmp_path / "run-2" / LOCK).touch()
-    (tmp_path / "run-3" / LOCK).touch()
-    with ExitStack() as locks:
-        assert lock_first_free(tmp_path / "run", locks).name == "run-3"
-        assert lock_first_free(tmp_path / "run", locks).name == "run-4", "the other one is in use"
 
 
 @pytest.mark.parametrize("named", [True, False])

@@ -1,20 +1,11 @@
-"""The text of a run: prepared in the run directory, opened again from there, or taken from an earlier run."""
-
-import os
-import shutil
-import sys
+"""The text of a run, prepared in the run directory."""
 
 import pytest
 from training_helpers import make_run
 
-from model.text.prepare import IDS, META, load_dataset, tokenize
-from model.text.sources import open_documents
-from model.text.train_tokenizer import train_tokenizer
-from model.training import run_text
 from model.training.config import CONFIG_FILE, read_run_settings
 from model.training.distributed import Ranks
-from model.training.run_text import MIN_DOCUMENTS, choose_start_text, prepare_text
-from model.weights import load_tokenizer
+from model.training.run_text import MIN_DOCUMENTS, prepare_text
 
 STORY = "One day it rained. We stayed at home."
 
@@ -42,7 +33,7 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
 
 def test_validation_text_that_is_part_of_the_training_text_is_noted(tmp_path):
     file = write(tmp_path / "a.txt", STORY * 9)
-    with pytest.warns(UserWarning, match=r"1 file of val_data, for example .*a\.txt, is also in data$"):
+    with pytest.warns(UserWarning, match=r"a\.txt is in data and in val_data$"):
         prepared(tmp_path / "run", data=(str(tmp_path),), val_data=(file,))
 
 
@@ -61,87 +52,18 @@ def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path):
 @pytest.mark.parametrize("name", ["start_text", "sample_prompt"])
 def test_a_prompt_that_fills_the_context_is_refused(tmp_path, name):
     file = write(tmp_path / "a.txt", STORY * 9)
-    with pytest.raises(ValueError, match=rf"{name} is 9 tokens long, .* a context of 9 "):
+    with pytest.raises(ValueError, match=r"the prompt of the samples is 9 tokens long, .* a context of 9 "):
         prepared(tmp_path / "run", data=(file,), **{name: STORY[:8]})
-    prepared(tmp_path / "run", data=(file,), **{name: STORY[:7]})
+    _, text = prepared(tmp_path / "run", data=(file,), **{name: STORY[:7]})
+    assert text.tokenizer.decode(text.prompt) == STORY[:7]
 
 
-def test_the_tokens_of_an_earlier_run_are_taken_if_files_and_settings_are_the_same(tmp_path, monkeypatch):
-    file = write(tmp_path / "a.txt", STORY * 50)
-    runs = tmp_path / "runs"
-    runs.mkdir()
-    settings = {"data": (file,), "tokenizer": "bpe", "vocab_size": 300}
-    first = prepared(runs / "first", **settings)
-    times = []
-    monkeypatch.setattr(run_text, "tokenize", lambda *args, **options: times.append(1) or tokenize(*args, **options))
-
-    def made(name, **changes):
-        times.clear()
-        _, text = prepared(runs / name, **settings | changes)
-        return bool(times), text
-
-    again, text = made("again")
-    assert not again
-    assert (text.dataset.train == first[1].dataset.train).all()
-    assert text.tokenizer.content == first[1].tokenizer.content
-    assert not made("again")[0], "its own tokens, too"
-    for name, changes in {
-        "split": {"val_fraction": 0.3}, "separated": {"doc_separator": "."}, "larger": {"vocab_size": 301},
-        "char": {"tokenizer": "char"}, "from a file": {"tokenizer": str(runs / "first" / "tokenizer.model")},
-    }.items():  # fmt: skip
-        assert made(name, **changes)[0], name
-    shutil.rmtree(runs / "first")
-    assert not made("second")[0]
-    (runs / "second" / META).write_text("{", encoding="utf-8")
-    (runs / "again" / META).write_text("[", encoding="utf-8")
-    assert made("third")[0]
-    write(tmp_path / "a.txt", STORY.upper() * 50)
-    assert made("changed")[0]
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="POSIX only")
-def test_the_tokens_of_a_removed_run_stay_in_those_that_took_them(tmp_path):
-    file = write(tmp_path / "a.txt", STORY * 50)
-    for name in ("first", "second"):
-        prepared(tmp_path / name, data=(file,))
-    assert os.stat(tmp_path / "first" / IDS).st_ino == os.stat(tmp_path / "second" / IDS).st_ino, "a hard link"
-    shutil.rmtree(tmp_path / "first")
-    assert load_dataset(tmp_path / "second").train[0] == 1
-
-
-def test_a_text_that_changes_between_training_the_tokenizer_and_tokenizing_is_refused(tmp_path, monkeypatch):
-    def learn_then_change_text(*args):
-        file = train_tokenizer(*args)
-        write(tmp_path / "a.txt", STORY * 51)
-        return file
-
-    monkeypatch.setattr(run_text, "train_tokenizer", learn_then_change_text)
-    file = write(tmp_path / "a.txt", STORY * 50)
-    with pytest.raises(ValueError, match="the text changed while it was read: run again"):
-        prepared(tmp_path / "run", data=(file,))
-    assert not (tmp_path / "run" / META).exists()
-
-
-@pytest.mark.parametrize(
-    ("text", "start"),
-    [
-        ("One day.\n\n" * 70, "\n\n"),
-        ("One day.\r\n\r\n" * 70, "\r\n\r\n"),
-        ("One day.\n" * 9 + "It rained. " * 70, "."),
-        ("天天。" * 90, "。"),
-        ("天天 " * 70, " "),
-        ("天" * 700, ""),
-        ("%".join(["One\none\nday.\n"] * (MIN_DOCUMENTS - 50)), "\n"),
-        ("%".join(["One\none\nday.\n"] * (MIN_DOCUMENTS + 50)), ""),
-    ],
-)
-def test_a_text_with_few_documents_gets_the_first_frequent_start(tmp_path, text, start):
-    file = write(tmp_path / "a.txt", text)
-    tokenizer = load_tokenizer(train_tokenizer([f"{STORY}\r\n。天"], tmp_path / "t.model", "char"))
-    tokenize(tmp_path, open_documents([file], doc_separator="%"), tokenizer)
-    dataset = load_dataset(tmp_path)
-    assert choose_start_text(dataset, tokenizer, 8) == start
-    assert choose_start_text(dataset, tokenizer, 2) == ""  # no room in the context
+@pytest.mark.parametrize(("documents", "start"), [(MIN_DOCUMENTS - 1, "\n"), (MIN_DOCUMENTS, "")])
+def test_a_text_of_few_documents_starts_after_a_line_break(tmp_path, documents, start):
+    file = write(tmp_path / "a.txt", "%".join([STORY] * documents))
+    run, text = prepared(tmp_path / "run", data=(file,), doc_separator="%")
+    assert run.data.start_text == start
+    assert text.prompt == text.tokenizer.encode(start)
 
 
 def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
