@@ -42,7 +42,7 @@ class Options(ModelOptions):
         "tokens in the cache at most, then the oldest are evicted (default: what model and memory allow)",
         Range(1),
     ] = None
-    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
+    compile: Annotated[bool, "compile the network: takes half a minute or more once, later launches load it"] = False
 
 
 def main() -> None:

@@ -63,7 +63,7 @@ class Options(ModelOptions):
     logprobs: Annotated[
         bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
     ] = False
-    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
+    compile: Annotated[bool, "compile the network: takes half a minute or more once, later launches load it"] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
