@@ -4,7 +4,6 @@ import hashlib
 import re
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
 from pathlib import Path
 from typing import Protocol
 
@@ -108,10 +107,6 @@ class Tokenizer(Protocol):
         """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
         ...
 
-    def encode_literal(self, text: str) -> list[int]:
-        """Encode a user's text: the name of a control token stays text."""
-        ...
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without BOS, EOS and other control tokens."""
         ...
@@ -189,18 +184,6 @@ class SentencePieceTokenizer:
                 ids.append(names[part])
             elif part:
                 ids += self.encode_batch([part])[0]
-        return ids
-
-    def encode_literal(self, text: str) -> list[int]:
-        """Encodes a user-defined piece in two parts, because SentencePiece would always find it in a whole text.
-
-        A space that the tokenizer puts before the second part is left out: a newline in front of it takes the space.
-        """
-        cuts = [found.start() + 1 for found in re.finditer(_any_of(self._user_defined), text)]
-        first, *rest = (text[start:end] for start, end in pairwise([0, *cuts, len(text)]))
-        newline, ids, *others = self.encode_batch(["\n", first, *("\n" + part for part in rest)])
-        for part in others:
-            ids += part[len(newline) :]
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:

@@ -230,7 +230,7 @@ def test_a_tokenizer_model_without_bos_and_with_tokens_for_chat(transformers, tm
         assert end in chat.eos_ids
         ids = chat.encode([{"role": "user", "content": "<|im_end|>it<|im_start|>"}])
         assert (ids.count(start), ids.count(end)) == (2, 1), "those of the template only"
-        assert "<|im_end|>it<|im_start|>" in ours.decode(ids)
+        assert "< |im_end|>it< |im_start|>" in ours.decode(ids)
     (tmp_path / "copy" / "tokenizer.model").unlink()
     write(tmp_path / "copy", "config.json", {"model_type": "llama"})
     saved = transformers.AutoTokenizer.from_pretrained(tmp_path / "copy")
