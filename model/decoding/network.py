@@ -122,8 +122,6 @@ def in_loops(module: nn.Module) -> nn.Module:
     if isinstance(module, kernels.FastLinear | kernels.FastTiedOutput):
         module.product = linear
     elif isinstance(module, int8.Int8Linear):
-        if not kernels.CPU.avx512 and module.weight.shape[1] % 4 == 0:
-            return Int8Words(module)
         module.product = int8_linear
     elif vars(module).get("attend") is kernels.attend:
         module.attend = attend  # type: ignore[assignment]
@@ -152,33 +150,18 @@ def row_sums(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """As ``linear``, with eight-bit weights and their scales."""
-    if x.shape[0] > 1 or not kernels.CPU.avx512:
-        return int8.int8_linear(x, weight, scales)
-    return (row_sums(x, weight) * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
+    """As ``linear``, with eight-bit weights and their scales.
 
-
-class Int8Words(int8.Int8Linear):
-    """``Int8Linear`` whose weight is read as words of four numbers, for processors without AVX-512.
-
-    There the compiler converts eight-bit numbers one by one, but shifts eight words at once.
+    Without AVX-512 the compiler converts eight-bit numbers one by one, but shifts eight words of four numbers at once.
     """
-
-    words: Tensor  # (out, in / 4) int32, in the memory of the weight
-
-    def __init__(self, layer: int8.Int8Linear) -> None:
-        super().__init__(int8.Quantized(layer.weight, layer.scales), layer.bias)
-        self.register_buffer("words", self.weight.view(torch.int32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] > 1:
-            return super().forward(x)
-        out = (word_sums(x, self.words) * self.scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
-        return out if self.bias is None else out + self.bias
+    if x.shape[0] > 1 or not (kernels.CPU.avx512 or weight.shape[1] % 4 == 0):
+        return int8.int8_linear(x, weight, scales)
+    sums = row_sums(x, weight) if kernels.CPU.avx512 else word_sums(x, weight.view(torch.int32))
+    return (sums * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
 
 
 def word_sums(x: Tensor, words: Tensor) -> Tensor:
-    """As ``row_sums``: x (..., in), one row, times the numbers in words (out, in / 4) -> (out,)."""
+    """As ``row_sums``: x (..., in), one row, times the numbers in words (out, in / 4) int32 -> (out,)."""
     parts = PARTS if words.numel() * 4 >= MIN_LARGE_WEIGHTS else 1
     columns = words.shape[1]
     # Row i has the numbers of x for number i of each word; ``as_strided`` as above.
