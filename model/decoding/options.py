@@ -18,6 +18,8 @@ from ..weights.checkpoint import newest_run
 from .samples import Speed
 from .sampling import Sampling
 
+Compile = Annotated[bool, "compile the network: takes half a minute or more once, later launches load it"]
+
 
 @dataclass(frozen=True)
 class ModelOptions:

@@ -142,8 +142,8 @@ class HFTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=True)
 
-    def stream(self) -> TextStream:
-        return TextStream(self.decode, self._is_incomplete)
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream:
+        return TextStream(self.decode, self._is_incomplete, prefix)
 
     def _is_incomplete(self, token: int) -> bool:
         """True for byte tokens, because neighbouring ones are decoded together: one invalid byte garbles all of them.

@@ -17,19 +17,24 @@ REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
+    With a ``prefix``, the ids before the first one, they equal what these add to ``decode`` of the prefix.
+
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
     a text. So new tokens are decoded together with the tokens just before them (the prefix). Prefix and new tokens form
     the window, and the characters of the prefix are skipped.
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], is_incomplete: Callable[[int], bool] = lambda token: False
+        self,
+        decode: Callable[[Sequence[int]], str],
+        is_incomplete: Callable[[int], bool] = lambda token: False,
+        prefix: Sequence[int] = (),
     ):
         """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
         self._is_incomplete = is_incomplete
         self._emitted = 0  # characters of the window that ``push`` has returned, or that belong to the prefix
-        self._reset([])
+        self._reset([*prefix])
 
     def push(self, token: int) -> str:
         """The new text after this token. A character at its end whose last bytes are still missing is held back."""
@@ -111,7 +116,7 @@ class Tokenizer(Protocol):
         """The text, without BOS, EOS and other control tokens."""
         ...
 
-    def stream(self) -> TextStream: ...
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream: ...
 
 
 class SentencePieceTokenizer:
@@ -189,8 +194,8 @@ class SentencePieceTokenizer:
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids))
 
-    def stream(self) -> TextStream:
-        return TextStream(self.decode)
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream:
+        return TextStream(self.decode, prefix=prefix)
 
 
 def _any_of(names: Iterable[str]) -> str:
