@@ -97,12 +97,6 @@ def test_a_rows_random_numbers_do_not_depend_on_other_rows():
     assert not torch.equal(drawn(None, range(3), 5), drawn(None, range(3), 5))
 
 
-def test_temperature_zero_draws_no_random_numbers(logits):
-    sampler = Sampler(Sampling(0.0), [[1]] * 4, V)
-    sampler.uniforms = iter(())
-    assert sampler(logits)[:, 0].tolist() == logits.argmax(-1).tolist()
-
-
 def test_sampling_does_not_change_global_generators(logits):
     before = torch.random.get_rng_state(), random.getstate()
     Sampler(Sampling(1.0), [[1]] * 4, V)(logits)

@@ -89,6 +89,7 @@ WRONG = [
     ("generate.py run --interactive", "unknown argument '--interactive'"),
     ("generate.py run --chat --prompt x --template_var x", "'x' is not of the form NAME=VALUE: write for example"),
     ("chat.py run --system x", "has no chat template"),
+    ("chat.py run --template_var a=1", "has no chat template"),
     ("chat.py run --context 5000", f"context is 5000: the network allows 1 to {CONTEXT}"),
     ("chat.py run --prompt x", "unknown argument '--prompt'"),
     ("chat.py nowhere", "nowhere does not exist"),
