@@ -128,9 +128,9 @@ def sum_of_nats(model: Transformer, inputs: np.ndarray, targets: np.ndarray) -> 
         chunk, target = tokens[:, start_pos : start_pos + length], following[:, start_pos : start_pos + length]
         logits = model(chunk, start_pos, cache).float().flatten(0, 1)  # (B * length, V)
         nats += F.cross_entropy(logits, target.flatten(), ignore_index=UNCOUNTED, reduction="sum")
-    total = nats.item()  # the only wait for the device
-    if not math.isfinite(total):
+    summed = nats.item()  # the only wait for the device
+    if not math.isfinite(summed):
         raise ValueError(
-            f"the loss is {total}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
+            f"the loss is {summed}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
         )
-    return total
+    return summed

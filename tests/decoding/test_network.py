@@ -38,7 +38,6 @@ def files(monkeypatch, tmp_path):
         program = programs[int(path.read_text(encoding="utf-8"))]
         module = program.module()
         module.load_state_dict(weights, assign=True, strict=False)
-
         return module
 
     monkeypatch.setattr("model.decoding.network.build", build)
@@ -186,6 +185,14 @@ def test_a_subclass_with_another_table_is_compiled(small_args, files):
     torch.nn.init.normal_(model.output.weight)
     assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
     assert files() == 1
+
+
+def test_a_changed_library_compiles_again(small_model, files, tmp_path, monkeypatch):
+    monkeypatch.setattr(decoding, "LIBRARY", tmp_path)
+    for number in (1, 1, 2):
+        (tmp_path / "module.py").write_text(str(number), encoding="utf-8")
+        list(generate(small_model(n_layers=1), [[1, 2]], 3, compile=True))
+        assert files() == number
 
 
 def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, tmp_path, monkeypatch):
