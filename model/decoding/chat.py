@@ -89,9 +89,10 @@ class Chat:
         """The content of a message, with a space in each name of a control token, after its first character."""
         content = message["content"]
         ids = {*(self.special_ids if message["role"] == "assistant" else self.control_ids).values()}
-        for start, _ in reversed(self.tokenizer.find_control(content, ids)):
+        found = self.tokenizer.find_control(content, ids)
+        for start, _ in reversed(found):
             content = content[: start + 1] + " " + content[start + 1 :]
-        if left := self.tokenizer.find_control(content, ids):
+        if found and (left := self.tokenizer.find_control(content, ids)):  # of one character, or names that overlap
             start, end = left[0]
             raise ValueError(
                 f"{self.tokenizer.path} encodes {content[start:end]!r} only as a control token: leave it out"
