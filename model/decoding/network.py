@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import shutil
+import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -85,8 +86,8 @@ def check_compilable(model: Transformer) -> None:
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
     if model.norm.weight.device.type == "cpu":
-        compilers = (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")
-        if not any(map(shutil.which, compilers)):
+        compilers = ("cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
+        if not any(map(shutil.which, (os.environ.get("CXX", ""), *compilers))):
             raise ValueError(
                 "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ "
                 "build tools, or leave compile out"
