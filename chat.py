@@ -18,6 +18,7 @@ from model.decoding.chat import find_template, open_chat
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.options import (
+    Compile,
     ModelOptions,
     add_model,
     add_text_flags,
@@ -42,7 +43,7 @@ class Options(ModelOptions):
         "tokens in the cache at most, then the oldest are evicted (default: what model and memory allow)",
         Range(1),
     ] = None
-    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
+    compile: Compile = False
 
 
 def main() -> None:

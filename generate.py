@@ -26,6 +26,7 @@ from model.decoding.batches import check_prompts, memory_needed
 from model.decoding.chat import open_chat, user_message
 from model.decoding.network import for_decoding
 from model.decoding.options import (
+    Compile,
     ModelOptions,
     add_model,
     add_text_flags,
@@ -63,7 +64,7 @@ class Options(ModelOptions):
     logprobs: Annotated[
         bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
     ] = False
-    compile: Annotated[bool, "compile the network: takes half a minute once, later launches load it"] = False
+    compile: Compile = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

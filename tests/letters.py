@@ -16,8 +16,8 @@ class Letters:
     def decode(self, ids):
         return bytes(i - 2 for i in ids if i > 1).decode(errors="replace").removeprefix(" ")
 
-    def stream(self):
-        return TextStream(self.decode)
+    def stream(self, prefix=()):
+        return TextStream(self.decode, prefix=prefix)
 
 
 LETTERS = Letters()

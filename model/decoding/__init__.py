@@ -11,5 +11,5 @@ chat.py            messages to tokens, by the chat template of an instruct check
 template.py        compiles a chat template with jinja2
 conversation.py    a conversation in turns, with one cache
 terminal.py        user input: line editing, commands
-scoring.py         how well a model predicts documents, for evaluate.py
+scoring.py         how well a model predicts texts, for evaluate.py
 """

@@ -1,11 +1,10 @@
 """Chat templates: turn messages into the tokens that an instruct checkpoint was trained on.
 
 A template may write names of control tokens around the messages, for example ``<|eot_id|>``, and these become the
-tokens. The same name inside a message is encoded as plain characters, so a user can neither end a turn nor write as the
-system.
+tokens. The same name inside a message gets a space, ``< |eot_id|>``, and so stays text: a user can neither end a turn
+nor write as the system.
 """
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +15,6 @@ from ..text.readers import Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .prompts import decode_utf8
-
-# Marks around control tokens in a message while it is rendered: noncharacters, which no text should contain.
-START, END = "\ufdd0", "\ufdd1"
-MARK = re.compile(f"[{START}{END}]")
-# The second alternative matches a mark alone. Only the template can have written one.
-MARKED = re.compile(f"{START}([^{START}{END}]+){END}|{MARK.pattern}")
 
 # For a model without a template of its own. It needs no tokens but BOS and EOS, or one of them, so it works with any
 # tokenizer: <s>user\nHello</s>assistant\nHi!</s>
@@ -76,13 +69,13 @@ class Chat:
 
         With ``add_generation_prompt`` up to where the next answer begins.
         """
-        return self._encode(self._render(messages, add_generation_prompt))
+        return self.tokenizer.encode_control(self._render(messages, add_generation_prompt))
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        marked = [message | {"content": self._marked(message)} for message in [*self.system, *messages]]
+        harmless = [message | {"content": self._without_control(message)} for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(
-                messages=marked,
+                messages=harmless,
                 add_generation_prompt=add_generation_prompt,
                 tools=None,
                 documents=None,
@@ -92,36 +85,19 @@ class Chat:
                 raise ValueError("it writes nothing")
             return text
 
-    def _marked(self, message: Message) -> str:
-        """The content of a message, with marks around everything that would become a control token."""
-        content = MARK.sub("", message["content"])
-        ids = self.special_ids if message["role"] == "assistant" else self.control_ids
-        for start, end in reversed(self.tokenizer.find_control(content, {*ids.values()})):
-            content = content[:start] + START + content[start:end] + END + content[end:]
+    def _without_control(self, message: Message) -> str:
+        """The content of a message, with a space in each name of a control token, after its first character."""
+        content = message["content"]
+        ids = {*(self.special_ids if message["role"] == "assistant" else self.control_ids).values()}
+        found = self.tokenizer.find_control(content, ids)
+        for start, _ in reversed(found):
+            content = content[: start + 1] + " " + content[start + 1 :]
+        if found and (left := self.tokenizer.find_control(content, ids)):  # of one character, or names that overlap
+            start, end = left[0]
+            raise ValueError(
+                f"{self.tokenizer.path} encodes {content[start:end]!r} only as a control token: leave it out"
+            )
         return content
-
-    def _encode(self, text: str) -> list[int]:
-        """The tokens of a rendered text. What is marked becomes characters, any other name its control token.
-
-        Some tokenizers prepend a space to every text, which would be wrong between two pieces of one text. So a
-        newline is put in front of each later piece. The space then comes before the newline, and the tokens of both are
-        cut off again.
-        """
-        first, *later_pieces = MARKED.split(text)
-        ids = self.tokenizer.encode_control(first)
-        newline = self.tokenizer.encode_literal("\n")
-        for number, piece in enumerate(later_pieces):
-            if not piece:  # empty, or None for a mark that the template wrote
-                continue
-            is_marked = number % 2 == 0  # the split gives marked names and the text between them in turn
-            encode = self.tokenizer.encode_literal if is_marked else self.tokenizer.encode_control
-            with_newline = encode("\n" + piece)
-            is_separate = with_newline[: len(newline)] == newline  # the newline may merge with the piece
-            piece_ids = with_newline[len(newline) :] if is_separate else encode(piece)
-            if is_marked and set(piece_ids) & set(self.control_ids.values()):
-                raise ValueError(f"{self.tokenizer.path} encodes {piece!r} only as a control token: leave it out")
-            ids += piece_ids
-        return ids
 
     @contextmanager
     def _template_errors(self) -> Iterator[None]:

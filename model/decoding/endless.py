@@ -15,14 +15,6 @@ def quarter_of(context: int) -> int:
     return max(1, context // 4)
 
 
-def never_evicted(context: int, keep: int = SINKS) -> int:
-    """The number of tokens at the start of a text that are never evicted: ``keep``, or fewer in a tiny context.
-
-    A quarter of the context is evicted at a time, and after that at least one evictable token must be left.
-    """
-    return max(0, min(keep, context - quarter_of(context) - 1))
-
-
 class EndlessCache(KVCache):
     """A cache that doubles while the text grows, up to the context. Then it evicts the oldest quarter of its tokens.
 
@@ -56,7 +48,7 @@ class EndlessCache(KVCache):
         self.rotations_back = (table.conj() / table.abs()).to(weight.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)
         self.chunk = min(self.chunk, self.quarter)  # a longer prompt would not fit after an eviction
-        self.keep = never_evicted(self.context, keep)
+        self.keep = max(0, min(keep, self.context - self.quarter - 1))  # one token that can be evicted is always left
         self.evicted = 0  # number of tokens evicted so far
 
     def make_room(self, start_pos: int, T: int = 1) -> int:

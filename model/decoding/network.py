@@ -28,7 +28,7 @@ from ..transformer import Transformer
 from ..weights import int8
 
 LIBRARY = Path(__file__).resolve().parent.parent
-SOURCES = (  # the files that the compiled code depends on: what ``Part.forward`` calls, and how it is compiled
+SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
     "attention.py",
     "cache.py",
     "decoding/network.py",
@@ -46,16 +46,14 @@ COMPILE_OPTIONS: dict[str, Any] = {
     "cpp.enable_floating_point_contract_flag": "fast",
     "aot_inductor.package_constants_in_so": False,
 }
-# If a layer has this many weights or more, single layers are compiled, and the code of one runs for all but the first
-# and the last, because the compiler takes a second or more for each. A call of compiled code takes about 20 us, so
-# networks of smaller layers are compiled as a whole.
-LAYER_WEIGHTS_TO_COMPILE_BY_LAYER = 8_000_000
 # The sizes of the example that is traced. The compiler takes them for typical: with a few keys it would not divide the
 # loops of attention among the threads.
 TRACED_KEYS, TRACED_SLOTS = 127, 251
 RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
 
-Step = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # the arguments of ``Part.forward``
+Inputs = tuple[Tensor, Tensor, Tensor | None, list[Tensor]]  # of ``Step.forward``
+Run = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]
+Form = tuple[bool, bool, torch.dtype, torch.dtype]  # whether one row, whether unpadded; dtypes of tokens and cache
 
 
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
@@ -96,12 +94,13 @@ def check_compilable(model: Transformer) -> None:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
-    on_cpu = model.norm.weight.device.type == "cpu"
-    compilers, what = ("g++", "c++", "clang++"), "g++"
-    if sys.platform == "win32":
-        compilers, what = ("cl",), "Microsoft's C++ build tools and start this from their command prompt,"
-    if on_cpu and not any(shutil.which(name) for name in (os.environ.get("CXX", ""), *compilers) if name):
-        raise ValueError(f"compile needs a C++ compiler, and there is none: install {what} or leave compile out")
+    if model.norm.weight.device.type == "cpu":
+        compilers = ("cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
+        if not any(map(shutil.which, (os.environ.get("CXX", ""), *compilers))):
+            raise ValueError(
+                "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ "
+                "build tools, or leave compile out"
+            )
 
 
 class CompiledForward:
@@ -109,14 +108,10 @@ class CompiledForward:
 
     def __init__(self, model: Transformer) -> None:
         self.model = model
-        if model.norm.weight.device.type == "cpu":
-            model = kernels.replace_modules(model, in_loops)
-        self.rotations = torch.view_as_real(model.freqs_cis).to(model.norm.weight.device)  # (max_seq_len, D/2, 2)
-        layer_weights = sum(weight.numel() for weight in model.layers[0].state_dict().values())
-        L = len(model.layers)
-        step = 1 if layer_weights >= LAYER_WEIGHTS_TO_COMPILE_BY_LAYER else L
-        self.parts = [Part(model, first, first + step) for first in range(0, L, step)]
-        self.compiled: dict[tuple[bool, bool, torch.dtype], list[Step]] = {}
+        device = model.norm.weight.device
+        self.step = Step(kernels.replace_modules(model, in_loops) if device.type == "cpu" else model)
+        self.rotations = torch.view_as_real(model.freqs_cis).to(device)  # (max_seq_len, D/2, 2)
+        self.compiled: dict[Form, Run] = {}
 
     def __call__(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
@@ -124,16 +119,12 @@ class CompiledForward:
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
             return self.model(tokens, start_pos, cache, mask)  # (B, 1, V)
         self.model.check_positions(tokens, start_pos, cache)
-        rotations = self.rotations[: start_pos + 1]  # (S, D/2, 2)
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        form = (tokens.shape[0] == 1, mask is None, tensors[0].dtype)
+        inputs = (tokens, self.rotations[: start_pos + 1], mask, tensors)
+        form = (tokens.shape[0] == 1, mask is None, tokens.dtype, tensors[0].dtype)
         if form not in self.compiled:
-            self.compiled[form] = [compile_part(part, tokens.device.type) for part in self.parts]
-        h = tokens
-        step = len(tensors) // len(self.parts)
-        for at, part in enumerate(self.compiled[form]):
-            h = part(h, rotations, mask, tensors[at * step : (at + 1) * step])  # (B, 1, dim) or, in the end, (B, 1, V)
-        return h
+            self.compiled[form] = compile_step(self.step, form, inputs)
+        return self.compiled[form](*inputs)  # (B, 1, V)
 
 
 def in_loops(module: nn.Module) -> nn.Module:
@@ -141,8 +132,6 @@ def in_loops(module: nn.Module) -> nn.Module:
     if isinstance(module, kernels.FastLinear | kernels.FastTiedOutput):
         module.product = linear
     elif isinstance(module, int8.Int8Linear):
-        if not kernels.CPU.avx512 and module.scales.shape[1] == 1 and module.weight.shape[1] % 4 == 0:
-            return Int8Words(module)
         module.product = int8_linear
     elif vars(module).get("attend") is kernels.attend:
         module.attend = attend  # type: ignore[assignment]
@@ -171,33 +160,18 @@ def row_sums(x: Tensor, weight: Tensor) -> Tensor:
 
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
-    """As ``linear``, with eight-bit weights and, for a loop over them, one scale for each row."""
-    if x.shape[0] > 1 or scales.shape[1] > 1 or not kernels.CPU.avx512:
-        return int8.int8_linear(x, weight, scales)
-    return (row_sums(x, weight) * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
+    """As ``linear``, with eight-bit weights and their scales.
 
-
-class Int8Words(int8.Int8Linear):
-    """``Int8Linear`` whose weight is read as words of four numbers, for processors without AVX-512.
-
-    There the compiler converts eight-bit numbers one by one, but shifts eight words at once.
+    Without AVX-512 the compiler converts eight-bit numbers one by one, but shifts eight words of four numbers at once.
     """
-
-    words: Tensor  # (out, in / 4) int32, in the memory of the weight
-
-    def __init__(self, layer: int8.Int8Linear) -> None:
-        super().__init__(int8.Quantized(layer.weight, layer.scales), layer.bias)
-        self.register_buffer("words", self.weight.view(torch.int32))
-
-    def forward(self, x: Tensor) -> Tensor:
-        if x.shape[0] > 1:
-            return super().forward(x)
-        out = (word_sums(x, self.words) * self.scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
-        return out if self.bias is None else out + self.bias
+    if x.shape[0] > 1 or not (kernels.CPU.avx512 or weight.shape[1] % 4 == 0):
+        return int8.int8_linear(x, weight, scales)
+    sums = row_sums(x, weight) if kernels.CPU.avx512 else word_sums(x, weight.view(torch.int32))
+    return (sums * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
 
 
 def word_sums(x: Tensor, words: Tensor) -> Tensor:
-    """As ``row_sums``: x (..., in), one row, times the numbers in words (out, in / 4) -> (out,)."""
+    """As ``row_sums``: x (..., in), one row, times the numbers in words (out, in / 4) int32 -> (out,)."""
     parts = PARTS if words.numel() * 4 >= MIN_LARGE_WEIGHTS else 1
     columns = words.shape[1]
     # Row i has the numbers of x for number i of each word; ``as_strided`` as above.
@@ -226,85 +200,56 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     return out.type_as(v).view(B, H, 1, D)
 
 
-class Part(nn.Module):
-    """Consecutive layers for one token of each row, with the embedding before the first layer of the network, and the
-    output after the last.
-    """
+class Step(nn.Module):
+    """The network for one token of each row, as a function of tensors alone."""
 
-    def __init__(self, model: Transformer, first: int, end: int) -> None:
+    def __init__(self, network: Transformer) -> None:
         super().__init__()
-        self.args = model.args
-        self.is_first, self.is_last = first == 0, end == len(model.layers)
-        self.layers = model.layers[first:end]
-        if self.is_first or (self.is_last and model.args.tie_embeddings):
-            self.tok_embeddings = model.tok_embeddings
-        if self.is_last and model.output is not None:  # an accelerated network has one
-            self.norm, self.output = model.norm, model.output
+        self.network = network
 
-    def forward(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
-        """x is tokens (B, 1) or (B, 1, dim), rotations (S, D/2, 2) -> (B, 1, dim) or (B, 1, V).
+    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
 
         ``cache`` has the keys and values of each layer, which are changed in place.
         """
         start_pos = rotations.shape[0] - 1
         freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
-        h = self.tok_embeddings(x) if self.is_first else x  # (B, 1, dim)
-        for layer, keys, values in zip(self.layers, cache[::2], cache[1::2]):
+        h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
+        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
             h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
-        return self.output(self.norm(h)) if self.is_last else h
+        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
-def compile_part(part: Part, device_type: str) -> Step:
-    """Compile a part in its first call: on a CPU ahead of time into a file, elsewhere by torch.compile."""
-    if device_type == "cpu":
-        return CompiledPart(part)
-    return torch.compile(  # type: ignore[call-overload,no-any-return]
-        part, dynamic=True, fullgraph=True, recompile_limit=RECOMPILE_LIMIT
-    )
-
-
-class CompiledPart:
-    """A ``Part`` whose code is loaded from its file in the first call, or compiled into it."""
-
-    def __init__(self, part: Part) -> None:
-        self.part = part
-        self.run: Callable[[list[Tensor]], list[Tensor]] | None = None
-
-    def __call__(self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
-        if self.run is None:
-            self.run = self.load_or_compile(x, rotations, mask, cache)
-        inputs = [x, rotations, *cache] if mask is None else [x, rotations, mask, *cache]
-        return self.run(inputs)[0]
-
-    def load_or_compile(
-        self, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]
-    ) -> Callable[[list[Tensor]], list[Tensor]]:
-        weights = self.part.state_dict(keep_vars=True)
-        path = file_of(self.part, weights, [x, rotations, *([] if mask is None else [mask]), *cache])
+def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:
+    """Compile the step, or load its code from its file. Elsewhere than on a CPU, torch.compile does so when it runs."""
+    if inputs[0].device.type != "cpu":
+        return torch.compile(  # type: ignore[call-overload,no-any-return]
+            step, dynamic=True, fullgraph=True, recompile_limit=RECOMPILE_LIMIT
+        )
+    weights = step.state_dict(keep_vars=True)
+    path = file_of(step, form, weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
         with suppress(RuntimeError):  # no such file, or a damaged one
             return load(path, weights)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
-            with suppress(RuntimeError):
-                return load(path, weights)
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
-                program = export(self.part, x, rotations, mask, cache)
-                write_atomically(path, lambda temporary: build(program, temporary))
-            return load(path, weights)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+            program = export(step, *inputs)
+            write_atomically(path, lambda temporary: build(program, temporary))
+        return load(path, weights)
 
 
 @torch.no_grad()
-def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> ExportedProgram:
-    """Trace the part with a symbolic position, cache length and, unless it is 1, batch size.
+def export(step: Step, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> ExportedProgram:
+    """Trace the step with a symbolic position, cache length and, unless it is 1, batch size.
 
     It is traced with an example of fixed sizes, so that the file does not depend on those of the first call. The filled
     slice of its cache is shorter than the cache, because the whole cache would be a special case.
     """
-    B = min(x.shape[0], 2)
+    B = min(tokens.shape[0], 2)
     batch = {0: Dim.DYNAMIC} if B > 1 else {}
     inputs = (
-        x.new_zeros(B, *x.shape[1:]),
+        tokens.new_zeros(B, 1),
         rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
         None if mask is None else mask.new_ones(B, 1, 1, TRACED_KEYS),
         [tensor.new_zeros(B, tensor.shape[1], TRACED_SLOTS, tensor.shape[3]) for tensor in cache],
@@ -315,7 +260,7 @@ def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache:
         None if mask is None else {**batch, 3: Dim.DYNAMIC},
         [{**batch, 2: Dim.DYNAMIC}] * len(cache),
     )
-    program = torch.export.export(part, inputs, dynamic_shapes=shapes, strict=False)
+    program = torch.export.export(step, inputs, dynamic_shapes=shapes, strict=False)
     for node in program.graph.nodes:  # the compiler generates no code for complex numbers
         if node.target is torch.ops.aten.view_as_real.default:
             pairs = node.args[0].args[0]  # of view_as_complex
@@ -325,13 +270,12 @@ def export(part: Part, x: Tensor, rotations: Tensor, mask: Tensor | None, cache:
     return program
 
 
-def file_of(part: Part, weights: dict[str, Tensor], inputs: list[Tensor]) -> Path:
+def file_of(step: Step, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
     source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
-    given = [(x.ndim, x.shape[0] == 1, x.dtype) for x in inputs]
-    text = repr((part, part.args, part.is_first, part.is_last, stored, given, machine))
+    text = repr((step, step.network.args, form, stored, machine))
     return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
 
 
@@ -341,12 +285,16 @@ def build(program: ExportedProgram, path: Path) -> None:
         torch._inductor.aoti_compile_and_package(program, package_path=file, inductor_configs=COMPILE_OPTIONS)
 
 
-def load(path: Path, weights: dict[str, Tensor]) -> Callable[[list[Tensor]], list[Tensor]]:
-    """A function that runs the compiled code on a list of its inputs. Raises RuntimeError without an intact file.
+def load(path: Path, weights: dict[str, Tensor]) -> Run:
+    """The compiled code. Raises RuntimeError without an intact file.
 
     The class is used directly because torch._inductor.aoti_load_package imports the compiler, which takes a second.
     """
     compiled = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
     used = {name: weights[name] for name in compiled.get_constant_fqns()}
     compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
-    return compiled.boxed_run
+
+    def run(tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        return compiled.boxed_run([tokens, rotations, *([] if mask is None else [mask]), *cache])[0]
+
+    return run

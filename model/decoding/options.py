@@ -10,13 +10,15 @@ import torch
 
 from ..cli import Parser, Settings, print_note, quantity
 from ..cli.files import read_json
-from ..cli.machine import DeviceName, has_native_bfloat16
+from ..cli.machine import DeviceName
 from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network
 from ..weights.checkpoint import newest_run
 from .samples import Speed
 from .sampling import Sampling
+
+Compile = Annotated[bool, "compile the network: takes half a minute or more once, later launches load it"]
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,7 @@ def open_model(path: Path | None) -> Checkpoint:
 def load_network(
     checkpoint: Checkpoint, options: ModelOptions, device: torch.device, dtype: torch.dtype
 ) -> Transformer:
-    """Read the weights. Prints a note if the device emulates the dtype."""
-    if options.dtype == "bfloat16" and not has_native_bfloat16(device):
-        print_note(f"note: {device} has no bfloat16 instructions and emulates them slowly; --dtype auto avoids this")
+    """Read the weights."""
     variant = find_network(options.network) if options.network else None
     return checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
 

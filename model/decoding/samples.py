@@ -42,11 +42,7 @@ class Sample:
     finish: str | None = None
 
     def __post_init__(self) -> None:
-        # Tokenizers decode the start of a text differently, so the prompt goes through the stream first.
-        self._stream = self.tokenizer.stream()
-        streamed = sum(len(self._stream.push(token)) for token in self.prompt.tokens)
-        prompt_length = len(self.tokenizer.decode(self.prompt.tokens))
-        self._prompt_characters_left = prompt_length - streamed  # characters that the stream still holds back
+        self._stream = self.tokenizer.stream(self.prompt.tokens)  # tokenizers decode the start of a text differently
         self._held = ""  # characters that may be the beginning of a stop string
 
     def push(self, token: int, logprob: float | None = None) -> None:
@@ -60,9 +56,7 @@ class Sample:
         text = "" if is_end else self._stream.push(token)
         if is_last:
             text += self._stream.flush()
-        from_prompt = min(self._prompt_characters_left, len(text))
-        self._prompt_characters_left -= from_prompt
-        held = self._held + text[from_prompt:]
+        held = self._held + text
         certain, stopped = text_before_stop(held, self.stop)
         if is_last and not stopped:
             certain = held

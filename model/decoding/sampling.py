@@ -1,7 +1,7 @@
 """Sampling: settings, filters from logits (B, V) to logits, and the draw of a token.
 
 A token that a filter excludes gets the logit -inf. Every filter keeps at least the likeliest token, so filters can be
-combined in any order; ``apply_filters`` uses the customary order.
+combined in any order; ``apply_filters`` uses the customary order. Tokens that tie are kept or excluded together.
 """
 
 import math
@@ -16,7 +16,6 @@ from torch import Tensor
 from ..ranges import Range, raise_problems, range_problems
 
 EXCLUDED = float("-inf")
-BLOCK_SIZE = 1024  # random numbers that are generated at a time
 
 
 @dataclass(frozen=True)
@@ -59,34 +58,20 @@ def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
     return (logits - logits.amax(-1, keepdim=True)) / max(temperature, torch.finfo(logits.dtype).tiny)
 
 
-def keep_likeliest(scores: Tensor, smallest: Tensor, count: Tensor | int) -> Tensor:
-    """Where ``scores`` (B, V) are among the ``count`` (B, 1) largest of their row, the least of which is ``smallest``.
-
-    Of the tokens that tie with the smallest, those with the lowest ids are kept, so that one token is that of argmax.
-    """
-    kept = scores >= smallest
-    if (kept.sum(-1, keepdim=True) > count).any():  # rare: only now number the tokens that tie, which is slow
-        larger, ties = scores > smallest, scores == smallest
-        kept = larger | (ties & (ties.cumsum(-1) <= count - larger.sum(-1, keepdim=True)))
-    return kept
-
-
 def keep_top_k(logits: Tensor, k: int) -> Tensor:
     """Keep the k likeliest tokens."""
-    k = min(k, logits.shape[-1])
-    kth = logits.topk(k).values[:, -1:]  # (B, 1)
-    return logits.masked_fill(~keep_likeliest(logits, kth, k), EXCLUDED)
+    kth = logits.topk(min(k, logits.shape[-1])).values[:, -1:]  # (B, 1)
+    return logits.masked_fill(logits < kth, EXCLUDED)
 
 
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest tokens whose probabilities sum to p or more (nucleus sampling, arXiv:1904.09751)."""
     probs = logits.softmax(-1)
     likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
-    if (likeliest.sum(-1) < p).any():  # rare: only now sort all V tokens, which is slow
+    if (likeliest.sum(-1) < p).any():  # rare: sorting 32,000 tokens takes 2 ms, finding 256 of them 0.05 (Zen 5)
         likeliest = probs.sort(-1, descending=True).values  # (B, V)
-    count = 1 + (likeliest[:, :-1].cumsum(-1) < p).sum(-1, keepdim=True)  # (B, 1)
-    smallest = likeliest.gather(-1, count - 1)  # (B, 1)
-    return logits.masked_fill(~keep_likeliest(probs, smallest, count), EXCLUDED)
+    before_last = (likeliest[:, :-1].cumsum(-1) < p).sum(-1, keepdim=True)  # (B, 1)
+    return logits.masked_fill(probs < likeliest.gather(-1, before_last), EXCLUDED)
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
@@ -120,16 +105,12 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 
 
 def uniforms(seed: int | None, rows: Iterable[int]) -> Iterator[Tensor]:
-    """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
-
-    They are generated in blocks, which is faster than one by one. The size of the blocks does not change the numbers.
-    """
+    """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch."""
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
     streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
     while True:
-        block = [torch.rand(BLOCK_SIZE, dtype=torch.float64, generator=stream) for stream in streams]
-        yield from torch.stack(block).unbind(1)  # (B, BLOCK_SIZE), (B,) each
+        yield torch.cat([torch.rand(1, dtype=torch.float64, generator=stream) for stream in streams])  # (B,)
 
 
 class Sampler:

@@ -1,91 +1,78 @@
-"""Score documents: how well a model predicts each token from those before it."""
+"""Score texts: how well a model predicts each token from those before it."""
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from operator import itemgetter
-from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 
 from ..cache import KVCache
-from ..cli import quantity
+from ..text.dataset import UNCOUNTED, Batch
 from ..text.prepare import encode_chunks, surrounding_tokens
 from ..text.sources import Documents
 from ..text.tokenizer import REPLACEMENT, Tokenizer
 from ..transformer import Transformer
 
-TOKENS_AT_ONCE = 512  # of all windows of a batch
-Part = tuple[list[int], int]  # token ids, and how many bytes of text they stand for
-
-
-class Document(NamedTuple):
-    """The parts of a document, which are read while it is scored. Its first token is not predicted and has no bytes."""
-
-    parts: Iterator[Part]
-    file: str = ""
-
-
-class Window(NamedTuple):
-    """Adjacent tokens (T + 1) of a document, the last ``scored`` of which are predicted and counted."""
-
-    document: int
-    tokens: list[int]
-    scored: int
+TOKENS_AT_ONCE = 512  # in a forward pass, because the logits of a whole window would take much memory
 
 
 @dataclass
 class Score:
-    """Sums over one document, in ``file``, or over several."""
+    """The sum of nats over the predicted tokens of one text or several, and the bytes that these tokens stand for."""
 
+    name: str
+    tokens: int
+    bytes: int
     nats: float = 0.0
-    tokens: int = 0
-    bytes: int = 0
-    file: str = ""
 
-    def figures(self) -> dict[str, float | int | None]:
-        """The perplexity is None if it overflows."""
+    def figures(self) -> dict[str, float | int]:
+        """The perplexity is cut off at exp(700), because exp(710) overflows."""
         mean = self.nats / self.tokens
         return {
             "nats_per_token": mean,
-            "perplexity": math.exp(mean) if mean < 700 else None,
+            "perplexity": math.exp(min(mean, 700)),
             "bits_per_byte": self.nats / math.log(2) / self.bytes,
             "tokens": self.tokens,
             "bytes": self.bytes,
         }
 
 
+Text = tuple[Score, Iterable[Batch]]  # without nats yet, and windows with the targets to score
+
+
 def total(scores: Sequence[Score]) -> Score:
     return Score(
-        sum(score.nats for score in scores), sum(score.tokens for score in scores), sum(score.bytes for score in scores)
+        scores[0].name if len(scores) == 1 else f"{len(scores):,} documents",
+        sum(score.tokens for score in scores),
+        sum(score.bytes for score in scores),
+        sum(score.nats for score in scores),
     )
 
 
-def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[Document]:
-    """The documents of all files. Each must be read before the next one."""
+def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride: int) -> Iterator[Text]:
+    """Each document that has a token to predict, in windows. Its first token is not predicted, and has no bytes."""
+    for file, tokens, size in encoded_documents(source, tokenizer):
+        if len(tokens) > 1:
+            yield Score(file, len(tokens) - 1, size), windows(tokens, context, stride)
+
+
+def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray, int]]:
+    """The file of each document, its tokens, int64 (N,), and the bytes of those that are predicted."""
     start, _ = surrounding_tokens(tokenizer)
-
-    def parts(chunks: Iterator[tuple[int, str, list[int]]]) -> Iterator[Part]:
-        _, text, ids = next(chunks)
-        ids = start + ids
-        yield ids, predicted_bytes(text, ids, tokenizer)
-        for _, text, ids in chunks:
-            yield ids, len(text.encode())
-
     for file, chunks in source.by_file():
-        numbered = numbered_by_document(encode_chunks(chunks, tokenizer))
-        for _, group in itertools.groupby(numbered, key=itemgetter(0)):
-            yield Document(parts(group), file)
-
-
-def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iterator[tuple[int, str, list[int]]]:
-    number = 0
-    for text, starts_document, ids in encoded:
-        if starts_document:
-            number += 1
-        yield number, text, ids
+        parts: list[np.ndarray] = []
+        size = 0
+        for text, starts_document, ids in encode_chunks(chunks, tokenizer):
+            if starts_document and parts:
+                yield file, np.concatenate(parts), size
+                parts, size = [], 0
+            ids = start + ids if starts_document else ids
+            parts.append(np.array(ids, np.int64))
+            size += predicted_bytes(text, ids, tokenizer) if starts_document else len(text.encode())
+        if parts:
+            yield file, np.concatenate(parts), size
 
 
 def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
@@ -100,94 +87,50 @@ def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> i
     return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
 
 
-def windows(document: int, tokens: Iterable[int], context: int, stride: int) -> Iterator[Window]:
-    """Windows of a document in which each token but the first is scored once.
+def windows(tokens: np.ndarray, context: int, stride: int) -> Iterator[Batch]:
+    """Windows of a document (N,), of at most ``context`` tokens each. Each token but the first is a target once.
 
     A token is predicted from at least ``context - stride + 1`` tokens, or from all before it if there are fewer.
     """
-    remaining = iter(tokens)
-    window = list(itertools.islice(remaining, context + 1))
-    if len(window) > 1:
-        yield Window(document, window, len(window) - 1)
-    while new := list(itertools.islice(remaining, stride)):
-        window = [*window, *new][-context - 1 :]
-        yield Window(document, window, len(new))
+    scored, end = 1, min(context + 1, len(tokens))
+    while scored < len(tokens):
+        window = tokens[max(0, end - context - 1) : end]
+        targets = window[1:].copy()
+        targets[: len(targets) - (end - scored)] = UNCOUNTED
+        yield window[None, :-1], targets[None]  # (1, T) each
+        scored, end = end, min(end + stride, len(tokens))
+
+
+def score_texts(model: Transformer, texts: Iterable[Text], on_scored: Callable[[int], object]) -> list[Score]:
+    """The scores of the texts. After each window, ``on_scored`` is called with the number of its targets.
+
+    Raises ValueError if a loss is not finite.
+    """
+    scores = []
+    for score, batches in texts:
+        for inputs, targets in batches:
+            score.nats += sum_of_nats(model, inputs, targets)
+            on_scored(int((targets != UNCOUNTED).sum()))
+        scores.append(score)
+    return scores
 
 
 @torch.no_grad()
-def score_windows(model: Transformer, batch: Sequence[Window]) -> list[float]:
-    """The summed nats of each window's scored tokens.
-
-    Windows are padded at the end; the causal mask keeps the padding from changing the scored tokens. The network runs
-    on TOKENS_AT_ONCE tokens at a time, with a cache, because the logits of all tokens would take much memory.
-    """
+def sum_of_nats(model: Transformer, inputs: np.ndarray, targets: np.ndarray) -> float:
+    """The summed nats of the targets (B, T), of which some may be UNCOUNTED. Raises ValueError if it is not finite."""
     weight = model.norm.weight
-    longest = max(len(window.tokens) for window in batch)
-    padded = [window.tokens + [0] * (longest - len(window.tokens)) for window in batch]
-    rows = torch.tensor(padded, device=weight.device)  # (B, T + 1)
-    positions = torch.arange(1, longest, device=weight.device)  # (T,), of the targets
-    ends = torch.tensor([[len(window.tokens)] for window in batch], device=weight.device)  # (B, 1)
-    scored = torch.tensor([[window.scored] for window in batch], device=weight.device)  # (B, 1)
-    counts = (positions < ends) & (positions >= ends - scored)  # (B, T)
-
-    cache = KVCache(model.args, len(batch), longest - 1, weight.dtype, weight.device)
-    sums = torch.zeros(len(batch), device=weight.device)
-    start_pos = 0
-    for counted in counts.split(max(1, TOKENS_AT_ONCE // len(batch)), dim=1):  # (B, T), the next T tokens
-        end = start_pos + counted.shape[1]
-        logits = model(rows[:, start_pos:end], start_pos, cache)  # (B, T, V)
-        targets = rows[:, start_pos + 1 : end + 1]  # (B, T)
-        losses = F.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
-        sums += losses.where(counted, 0).sum(1)
-        start_pos = end
-    return sums.tolist()  # the only wait for the device
-
-
-def score_documents(
-    model: Transformer,
-    documents: Iterable[Document],
-    stride: int | None = None,
-    batch_size: int = 8,
-    on_batch: Callable[[int], object] | None = None,
-) -> list[Score]:
-    """The score of each document that has a token to predict.
-
-    Windows of at most ``max_seq_len`` tokens do not cross documents.
-
-    ``on_batch`` is called after each batch with the number of tokens scored. Raises ValueError if a loss is not finite.
-    """
-    context = model.args.max_seq_len
-    stride = context if stride is None else stride
-    if stride > context:
+    tokens, following = (torch.from_numpy(ids).to(weight.device) for ids in (inputs, targets))  # (B, T)
+    B, T = tokens.shape
+    cache = KVCache(model.args, B, T, weight.dtype, weight.device)
+    nats = torch.zeros((), device=weight.device)
+    length = max(1, TOKENS_AT_ONCE // B)
+    for start_pos in range(0, T, length):
+        chunk, target = tokens[:, start_pos : start_pos + length], following[:, start_pos : start_pos + length]
+        logits = model(chunk, start_pos, cache).float().flatten(0, 1)  # (B * length, V)
+        nats += F.cross_entropy(logits, target.flatten(), ignore_index=UNCOUNTED, reduction="sum")
+    summed = nats.item()  # the only wait for the device
+    if not math.isfinite(summed):
         raise ValueError(
-            f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
+            f"the loss is {summed}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
         )
-    scores: list[Score] = []
-
-    def read_tokens(document: Document, score: Score) -> Iterator[int]:
-        for ids, size in document.parts:
-            score.tokens += len(ids)
-            score.bytes += size
-            yield from ids
-
-    def all_windows() -> Iterator[Window]:
-        for number, document in enumerate(documents):
-            scores.append(Score(tokens=-1, file=document.file))  # the first token is not counted
-            yield from windows(number, read_tokens(document, scores[-1]), context, stride)
-
-    queue = all_windows()
-    while batch := list(itertools.islice(queue, batch_size)):
-        for window, nats in zip(batch, score_windows(model, batch)):
-            scores[window.document].nats += check_finite(nats)
-        if on_batch:
-            on_batch(sum(window.scored for window in batch))
-    return [score for score in scores if score.tokens > 0]
-
-
-def check_finite(nats: float) -> float:
-    """Return the nats. Raises ValueError if they are not finite."""
-    if not math.isfinite(nats):
-        raise ValueError(
-            f"the loss is {nats}: the weights hold NaN or infinity, or the dtype overflows; try --dtype float32"
-        )
-    return nats
+    return summed

@@ -97,19 +97,11 @@ class HFTokenizer:
         encoded = self._model.encode(text, add_special_tokens=False)
         return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
-    def encode_literal(self, text: str) -> list[int]:
-        """Skips the library's first step, which replaces the names of added tokens by the tokens."""
-        if self._model.normalizer is not None:
-            text = self._model.normalizer.normalize_str(text)
-        split = self._model.pre_tokenizer
-        words = [text] if split is None else [word for word, _ in split.pre_tokenize_str(text)]
-        return [token.id for word in words for token in self._model.model.tokenize(word)]
-
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=True)
 
-    def stream(self) -> TextStream:
-        return TextStream(self.decode, self._is_incomplete)
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream:
+        return TextStream(self.decode, self._is_incomplete, prefix)
 
     def _is_incomplete(self, token: int) -> bool:
         """True for byte tokens, because neighbouring ones are decoded together: one invalid byte garbles all of them.

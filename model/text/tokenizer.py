@@ -16,18 +16,23 @@ REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
+    With a ``prefix``, the ids before the first one, they equal what these add to ``decode`` of the prefix.
+
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
     a text. So new tokens are decoded together with the tokens just before them. Both form the window.
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], is_incomplete: Callable[[int], bool] = lambda token: False
+        self,
+        decode: Callable[[Sequence[int]], str],
+        is_incomplete: Callable[[int], bool] = lambda token: False,
+        prefix: Sequence[int] = (),
     ):
         """``is_incomplete`` is true for tokens whose text depends on the tokens that follow."""
         self._decode = decode
         self._is_incomplete = is_incomplete
         self._returned = 0  # characters at the beginning of the window
-        self._start_window([])
+        self._start_window([*prefix])
 
     def push(self, token: int) -> str:
         """The new text after this token. It is held back until the bytes of its last character are complete."""
@@ -98,13 +103,10 @@ class Tokenizer(Protocol):
     def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
         """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
 
-    def encode_literal(self, text: str) -> list[int]:
-        """Encode a user's text: the name of a control token stays text."""
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without BOS, EOS and other control tokens."""
 
-    def stream(self) -> TextStream: ...
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream: ...
 
 
 class SentencePieceTokenizer:
@@ -177,14 +179,11 @@ class SentencePieceTokenizer:
         names = [name for name, token in self._control.items() if token in ids]
         return [found.span() for found in re.finditer(_any_of(names), text)]
 
-    def encode_literal(self, text: str) -> list[int]:
-        return self.encode_batch([text])[0]  # SentencePiece never encodes a text as a control piece
-
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids))
 
-    def stream(self) -> TextStream:
-        return TextStream(self.decode)
+    def stream(self, prefix: Sequence[int] = ()) -> TextStream:
+        return TextStream(self.decode, prefix=prefix)
 
 
 def _any_of(names: Iterable[str]) -> str:

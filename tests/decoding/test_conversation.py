@@ -2,10 +2,13 @@
 
 import copy
 import io
+import itertools
 from types import SimpleNamespace
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from letters import LETTERS
 
 from chat import converse
@@ -64,35 +67,34 @@ def continuation(talk, tokens, n, **options):
     return [token for (token,) in generate(talk.model, [tokens], n, **options)]
 
 
-def test_turns_continue_one_text_and_compute_no_token_twice(talk):
-    first = say(talk, "ab")
-    second = say(talk, "cd")
-    whole = LETTERS.encode("ab") + first.tokens + LETTERS.encode("\ncd", bos=False)
-    assert second.tokens[0] == continuation(talk, whole, 1)[0]
-    slots = [start + at for start, tokens in talk.read for at in range(len(tokens))]
-    assert slots == list(range(len(slots))), "each slot is written once, in order"
-    assert [token for _, tokens in talk.read for token in tokens] == whole + second.tokens[:-1]
+@given(st.lists(st.tuples(st.text("ab", max_size=4), st.integers(1, 6), st.booleans()), min_size=2, max_size=4))
+def test_turns_continue_one_text_and_compute_no_token_twice(begin, turns):
+    """However a turn ends: after its last token, at an end token, which is left out of the text, or by an interrupt."""
+    talk = begin()
+    talk.conversation.tokenizer = copy.copy(LETTERS)
+    talk.conversation.tokenizer.eos_ids = tuple(range(0, 258, 4))
+    text, computed = [], 0
+    for line, n, interrupted in turns:
+        text += LETTERS.encode("\n" + line, bos=False) if text else LETTERS.encode(line)
+        talk.read.clear()
+        turn = talk.conversation.turn(line, n, [])
+        sample = list(itertools.islice(turn, n // 2 if interrupted and n > 1 else n))[-1]
+        turn.close()
+        expected = continuation(talk, text, n, eos_ids=talk.conversation.tokenizer.eos_ids)
+        assert sample.tokens == expected[: len(sample.tokens)]
+        text += sample.tokens
+        positions = [start + at for start, tokens in talk.read for at in range(len(tokens))]
+        assert positions == [*range(computed, len(text) - 1)]
+        assert [token for _, tokens in talk.read for token in tokens] == text[computed:-1]
+        computed = len(text) - 1
+        if sample.finish == "end":
+            text.pop()
 
 
 def test_the_repetition_penalty_counts_earlier_turns(talk):
     talk.conversation.sampling = Sampling(0.0, repetition_penalty=1e6)
     tokens = [token for line in ("ab", "cd", "ef") for token in say(talk, line).tokens]
     assert len(set(tokens)) == len(tokens) == 15
-
-
-def test_after_an_interrupt_or_a_stop_string_the_next_turn_continues_the_text(talk):
-    turn = talk.conversation.turn("ab", 9, [])
-    for _ in range(3):
-        answer = list(next(turn).tokens)
-    turn.close()
-    after = LETTERS.encode("\ncd", bos=False)
-    assert say(talk, "cd", 2).tokens == continuation(talk, LETTERS.encode("ab") + answer + after, 2)
-    talk.conversation.reset()
-    text = say(talk, "ab", 9).text
-    talk.conversation.reset()
-    cut = say(talk, "ab", 9, [text[3:5]])
-    assert (cut.finish, cut.text) == ("stop", text[: text.index(text[3:5])])
-    assert say(talk, "cd", 2).tokens == continuation(talk, LETTERS.encode("ab") + cut.tokens + after, 2)
 
 
 def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, notes, monkeypatch):
@@ -117,14 +119,11 @@ def test_a_line_that_is_no_text_does_not_end_the_conversation(talk, notes):
     assert talk.conversation.turns == 2
 
 
-def test_an_end_token_is_left_out_of_the_text(talk):
-    end = say(talk, "ab", 1).tokens[0]
+def test_a_stop_string_ends_the_turn(talk):
+    text = say(talk, "ab", 9).text
     talk.conversation.reset()
-    talk.conversation.tokenizer = copy.copy(LETTERS)
-    talk.conversation.tokenizer.eos_ids = (end,)
-    assert say(talk, "ab").finish == "end"
-    whole = LETTERS.encode("ab") + LETTERS.encode("\ncd", bos=False)
-    assert say(talk, "cd", 1).tokens == continuation(talk, whole, 1)
+    cut = say(talk, "ab", 9, [text[3:5]])
+    assert (cut.finish, cut.text) == ("stop", text[: text.index(text[3:5])])
 
 
 def test_a_full_context_evicts_tokens_and_the_conversation_goes_on(talk, notes):
@@ -136,23 +135,13 @@ def test_a_full_context_evicts_tokens_and_the_conversation_goes_on(talk, notes):
     assert 0 < talk.conversation.forwarded - talk.conversation.cache.evicted <= 64
 
 
-def test_a_turn_equals_endless_generation(talk):
-    sample = say(talk, "ab", 150)
-    expected = continuation(talk, LETTERS.encode("ab"), 150, endless=True, eos_ids=LETTERS.eos_ids)
+@pytest.mark.parametrize(("length", "n"), [(2, 150), (63, 3), (64, 3), (200, 3)])
+def test_a_turn_equals_endless_generation(talk, length, n):
+    """Also if the line alone is longer than the context, which is 64."""
+    sample = say(talk, "a" * length, n)
+    expected = continuation(talk, LETTERS.encode("a" * length), n, endless=True, eos_ids=LETTERS.eos_ids)
     assert sample.tokens == expected
-    assert len(sample.tokens) > 64
-
-
-@pytest.mark.parametrize("length", [0, 60, 63, 64, 200])
-def test_the_first_line_may_be_empty_or_longer_than_the_context(talk, length):
-    expected = continuation(talk, LETTERS.encode("a" * length), 3, endless=True)
-    assert say(talk, "a" * length, 3).tokens == expected
-    assert talk.conversation.forwarded == 1 + length + 2
-
-
-def test_an_empty_line_computes_its_last_token_again(talk):
-    """Its only token is cached already, but the network must see it again for its logits."""
-    assert say(talk, "", 3).tokens == continuation(talk, LETTERS.encode(""), 3)
+    assert talk.conversation.forwarded == length + n
 
 
 def test_the_cache_grows_with_the_conversation_up_to_the_context(begin):

@@ -232,8 +232,6 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
             ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": network.int8_linear}
             if columns != 40:  # PyTorch's product cannot take a row of 40 numbers
                 ways["packed"] = int8.packed
-            words = network.Int8Words(int8.Int8Linear(Quantized(weight, scales)))
-            ways["in words"] = lambda x, weight, scales, words=words: words(x)
             for name, way in ways.items():
                 found = way(x, weight, scales)
                 assert found.dtype == dtype

@@ -153,12 +153,14 @@ def test_the_tokenizer_saved_as_tokenizer_json_encodes_the_same_way(tokenizers, 
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "json"])
-@given(text=TEXTS, ids=st.lists(st.integers(0, 258) | st.integers(0, 10_000)))
-def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids):
+@given(text=TEXTS, ids=st.lists(st.integers(0, 258) | st.integers(0, 10_000)), prompt=TEXTS)
+def test_streamed_text_equals_decoded_text(tokenizers, kind, text, ids, prompt):
     tokenizer = tokenizers[kind]
     ids = [token % tokenizer.vocab_size for token in ids] + tokenizer.encode(text)
-    stream = tokenizer.stream()
-    assert "".join(map(stream.push, ids)) + stream.flush() == tokenizer.decode(ids)
+    for prefix in ([], tokenizer.encode(prompt)):
+        stream = tokenizer.stream(prefix)
+        expected = tokenizer.decode(prefix + ids)[len(tokenizer.decode(prefix)) :]
+        assert "".join(map(stream.push, ids)) + stream.flush() == expected
 
 
 @given(st.text("ab🦜"), st.lists(st.text("ab🦜", min_size=1, max_size=4), max_size=3))

@@ -76,10 +76,3 @@ def test_the_context_is_limited_to_the_free_memory(run, run_dir, monkeypatch):
     assert code == 0
     assert "note: the free memory is enough for 50 of the context's 96 tokens" in err
     assert "(the context of 50 tokens is full: " in err
-
-
-def test_without_a_template_the_flags_for_it_are_an_error(run, run_dir):
-    for flags in (["--system", "Be brief."], ["--template_var", "a=1"]):
-        code, _, err = run(run_dir, *flags)
-        assert code == 2
-        assert "has no chat template, neither in tokenizer_config.json nor as chat_template.jinja" in err

@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Iterator
 from importlib.resources import files
 
+import numpy as np
 import pytest
 import torch
 from letters import LETTERS
@@ -24,7 +25,7 @@ from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.samples import Speed
 from model.decoding.sampling import Sampling
-from model.decoding.scoring import Document, score_documents
+from model.decoding.scoring import Score, score_texts, windows
 from model.training.config import TrainArgs
 from model.training.trainer import Trainer
 from study.positions import SCHEMES, build_scheme
@@ -135,11 +136,10 @@ def test_a_validation_waits_once_a_batch(device):
     assert device.waits == 4
 
 
-def test_evaluation_waits_once_a_batch(device):
+def test_evaluation_waits_once_a_window(device):
     model = Transformer(ARGS).to(DEVICE)
-    documents = [Document(iter([([1, 2, 3, 4, 5], 4)])) for _ in range(6)]
-    score_documents(model, documents, batch_size=2)
-    assert device.waits == 3
+    score_texts(model, [(Score("", 4, 4), windows(np.array([1, 2, 3, 4, 5]), 2, 2))], lambda scored: None)
+    assert device.waits == 2
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -16,8 +16,7 @@ from script_helpers import ROOT, run_in_process, save_run
 
 import generate as script
 from model import generate
-from model.cli.machine import pick_dtype
-from model.weights import Checkpoint, load_model, load_tokenizer, save_model
+from model.weights import load_model, load_tokenizer
 
 CONTEXT = 96
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
@@ -114,15 +113,6 @@ def test_jsonl_has_one_object_per_sample_and_samples_differ(samples, run_dir):
     assert samples(*arguments, "--batch_size", 2) == found, "samples do not depend on the batch size"
 
 
-def test_a_progress_bar_is_shown_if_there_are_more_prompts_than_fit_a_batch(run, tmp_path):
-    (tmp_path / "p.txt").write_text("The fox\nA dog\n\nI am\n", encoding="utf-8")  # three prompts
-    arguments = ("--prompt_file", tmp_path / "p.txt", "--max_new_tokens", 3, "--jsonl")
-    assert "sample" not in run(*arguments, "--batch_size", 3)[2]
-    _, out, err = run(*arguments, "--batch_size", 2)
-    assert [json.loads(line)["prompt"] for line in out.splitlines()] == ["The fox", "A dog", "I am"]
-    assert "3/3" in err
-
-
 def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
     """The prompts would take minutes; the signal is sent as soon as there is text."""
     (tmp_path / "p").write_text("The fox\n" * 5000, encoding="utf-8")
@@ -135,19 +125,6 @@ def test_ctrl_c_keeps_the_text_and_exits_130(run_dir, tmp_path):
     assert beginning.startswith(b"The fox")
     assert out.endswith(b"\n")
     assert b"Traceback" not in err
-
-
-@pytest.mark.parametrize("stored", ["float32", "bfloat16"])
-def test_auto_is_the_stored_dtype_if_it_is_native(run_dir, tmp_path, capfd, each_processor, stored):
-    dtype = getattr(torch, stored)
-    save_model(load_model(run_dir).to(dtype), tmp_path)
-    is_native = each_processor or stored == "float32"
-    for flag, expected in (("auto", dtype if is_native else torch.float32), (stored, dtype)):
-        checkpoint, cpu = Checkpoint(tmp_path), torch.device("cpu")
-        chosen = pick_dtype(flag, cpu, checkpoint.dtype)
-        network = script.load_network(checkpoint, script.ModelOptions(dtype=flag), cpu, chosen)
-        assert network.norm.weight.dtype == expected
-    assert ("has no bfloat16 instructions" in capfd.readouterr().err) != is_native
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int8"])

@@ -260,7 +260,7 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     start, end = (chat.control_ids[name] for name in ("<|im_start|>", "<|im_end|>"))
     assert end in chat.eos_ids
     assert (ids.count(start), ids.count(end)) == (2, 1), "those of the template only"
-    assert "<|im_end|>it<|im_start|>" in tokenizer.decode(ids)
+    assert "< |im_end|>it< |im_start|>" in tokenizer.decode(ids)
 
 
 def test_a_tokenizer_model_that_lacks_added_tokens_is_refused(tmp_path):
