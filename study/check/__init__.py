@@ -75,7 +75,7 @@ def judge_all(reader: Reader, seconds: float, conventions: Conventions) -> dict[
                 verdicts[name] = judge(name, function, path, conventions, seconds)
             except Stopped as stopped:
                 verdicts[name] = Verdict(name, "stopped", str(stopped))
-            if name in ours and name not in conventions.right:
+            if name in ours and not verdicts[name].is_good:
                 reader.use(name, ours[name])
     for name, (function, _) in functions.items():
         reader.use(name, function)

@@ -42,6 +42,11 @@ class Version(NamedTuple):
     def where(self) -> str:
         return f", in {self.only} only" if self.only else ""
 
+    @property
+    def calls_helpers(self) -> bool:
+        """Whether its lines call what only mistakes.txt defines."""
+        return not HELPER_NAMES.isdisjoint(re.findall(r"\w+", self.wrong + self.right))
+
 
 @dataclass
 class Function:
@@ -142,6 +147,18 @@ def written(slots: Tensor, start: int, end: int, new: Tensor) -> Tensor:
     return slots
 
 
+def moved(x: Tensor, moves: Sequence[tuple[int, int]]) -> Tensor:
+    """The rows of each head, moved one after another within one tensor (heads, .., .., dim)."""
+    rows = x.flatten(1, 2).clone()
+    for target, source in moves:
+        rows[:, target] = rows[:, source]
+    return rows.view(x.shape)
+
+
+def single(x: Tensor) -> Tensor:
+    return x.float().double()
+
+
 def half(x: Tensor) -> Tensor:
     return x.half().double()
 
@@ -174,6 +191,8 @@ COMMON: dict[str, Any] = {
     "math": math,
     "first": first,
     "written": written,
+    "moved": moved,
+    "single": single,
     "half": half,
     "brain": brain,
 }
@@ -183,4 +202,5 @@ HELPERS: dict[str, dict[str, Any]] = {
     "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1]),
     "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0]),
 }
+HELPER_NAMES = {"cache", "slots", *HELPERS["neighbours"]} - {"torch", "math"}
 FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))

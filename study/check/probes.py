@@ -216,9 +216,8 @@ def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
     return Probe((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
 
 
-def permutation_probe(n_heads: int, n_kv_heads: int) -> Probe:
-    """Heads of 8 rows, and 24 columns."""
-    return Probe((random(8 * n_heads, 24), random(8 * n_kv_heads, 24, seed=2), n_heads, n_kv_heads))
+def permutation_probe(D: int, n_heads: int, n_kv_heads: int, dim: int) -> Probe:
+    return Probe((random(D * n_heads, dim), random(D * n_kv_heads, dim, seed=2), n_heads, n_kv_heads))
 
 
 def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
@@ -245,8 +244,8 @@ def mask_probe(start_pos: int, T: int) -> Probe:
 MASK = torch.tensor([[0, 1, 1], [1, 1, 1], [1, 0, 1]], dtype=torch.bool)
 
 
-def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MASK) -> Probe:
-    q, k, v = random(B, T, H, dim), random(B, T, K, dim, seed=2), random(B, T, K, dim, seed=3)
+def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MASK, size: float = 1.0) -> Probe:
+    q, k, v = size * random(B, T, H, dim), random(B, T, K, dim, seed=2), random(B, T, K, dim, seed=3)
 
     def read(out: Any) -> Any:
         is_flat = torch.is_tensor(out) and out.shape == (B, T, H * dim)
@@ -365,8 +364,8 @@ def empty_slots() -> dict[str, Tensor]:
 # start_pos and T, the smallest first
 MASKS = ((1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3), (0, 1))
 PERMUTATIONS: dict[str, Check] = {
-    "wq (32, 24), wk (16, 24)": permutation_probe(4, 2),
-    "wq and wk (24, 24)": permutation_probe(3, 3),
+    "wq (64, 16), wk (32, 16)": permutation_probe(16, 4, 2, dim=16),
+    "wq and wk (24, 24)": permutation_probe(8, 3, 3, dim=24),
 }
 PROBES: dict[str, dict[str, Check]] = {
     "precompute_freqs_cis": {
@@ -413,5 +412,6 @@ PROBES: dict[str, dict[str, Check]] = {
         "xq (1, 5, 6, 4), xk and xv (1, 5, 2, 4), causal mask": attention_probe(
             1, 5, 6, 2, 4, mask=torch.ones(5, 5, dtype=torch.bool).tril()
         ),
+        "xq 50 times as large": attention_probe(2, 3, 4, 2, 8, size=50.0),
     },
 }
