@@ -23,21 +23,27 @@ from .probes import (
     PROBES,
     SINGLE,
     STACKED,
-    TABLE_TOLERANCE,
-    TOLERANCE,
     Slots,
+    are_close,
     attempt,
     empty_slots,
-    form_of,
     in_bfloat16,
     is_rounded,
+    plain,
     read_table,
     same,
     side,
     write_table,
 )
-from .reader import Caller, Raised, Unwritten, kind, parameters, tensors_of
-from .rotation import Finding, rotation_findings
+from .reader import Caller, Raised, Unwritten, count_of_required, kind, parameters, tensors_of
+
+
+class Finding(NamedTuple):
+    """What was measured, the reader's value and the expected one."""
+
+    measured: str
+    yours: str
+    expected: str
 
 
 class Exercise(NamedTuple):
@@ -67,7 +73,6 @@ EXERCISES = {
 }
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
 FOR = ", for vectors "  # between the form of the table and the axes of the vectors
-LAYOUTS = ("neighbours", "halves")
 RIGHT, UNWRITTEN = "right", "not written yet"
 UNNEEDED = "not written, and not needed for a table of cosines and sines"
 HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
@@ -76,12 +81,11 @@ View = Callable[..., Any]  # the reader's function as one with the arguments and
 
 @dataclass
 class Conventions:
-    """What the reader's functions agree on, collected as they are judged, and the functions that are right."""
+    """What the reader's functions agree on, collected as they are judged."""
 
     table: str = ""  # one of FORMS, once it is known
-    layout: str = "neighbours"
+    layouts: Sequence[str] = ("neighbours", "halves")  # those that are possible
     axes: str = ""  # of vectors, if not (B, T, H, D)
-    right: set[str] = field(default_factory=set)
     calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
     views: dict[str, View] = field(default_factory=dict)  # these, with our arguments
 
@@ -94,7 +98,7 @@ class Verdict:
     outcome: str
     problem: str = ""  # why it raised or stopped
     named: list[Version] = field(default_factory=list)
-    findings: list[Finding] = field(default_factory=list)
+    finding: Finding | None = None  # the first number that differs
 
     @property
     def is_good(self) -> bool:
@@ -103,16 +107,16 @@ class Verdict:
     def lines(self, hint_only: bool) -> Iterator[str]:
         """The text; as a hint, without the names of mistakes and the reasons."""
         details = [each.where[2:] if hint_only else each.name for each in self.named]
-        if not self.named and not self.findings:
+        if not self.named and self.finding is None:
             details = [self.problem]
         text = ", and ".join(dict.fromkeys(filter(None, details)))
         colon = ", " if hint_only and self.named else ": "
         yield f"{self.function}: {self.outcome}{colon if text else ''}{text}"
-        for finding in self.findings:
-            yield from wrapped(f"{finding.measured}:")
-            yield from wrapped(f"yours {finding.yours}; expected {finding.expected}.", "    ")
-        if self.findings and self.problem:
-            yield from wrapped(f"It also raises an exception: {self.problem}")
+        if self.finding is not None:
+            yield from wrapped(f"{self.finding.measured}:")
+            yield from wrapped(f"yours {self.finding.yours}; expected {self.finding.expected}.", "    ")
+            if self.problem:
+                yield from wrapped(f"It also raises an exception: {self.problem}")
         if hint_only:
             return
         for each in self.named:
@@ -140,15 +144,11 @@ class Match(NamedTuple):
     form: str
 
 
-def judge(
-    name: str, written: Callable[..., Any], path: Path, conventions: Conventions, seconds: float = 5.0
-) -> Verdict:
+def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
     """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
-    arguments = EXERCISES[name].arguments
-    if name == "attention" and len(parameters(written)) == 4:
-        arguments = ROTATED
-    call = Caller(written, arguments, path, seconds)
-    layouts = layouts_of(name, conventions)
+    is_rotated_before = name == "attention" and len(parameters(written)) == len(ROTATED)
+    call = Caller(written, ROTATED if is_rotated_before else EXERCISES[name].arguments, path)
+    layouts = conventions.layouts if name in ("apply_rotary_emb", "attention") else ("",)
     try:
         views, seen, problem = run(name, call, conventions)
     except Unwritten:
@@ -161,73 +161,66 @@ def judge(
     if not all(map(same, results_of(name, views[form]), seen[form])):
         return Verdict(name, "wrong", named=[Version(MISTAKES["different numbers on each call"])])
     match = search(name, seen, layouts)
-    named = list(match.versions) if match else []
     if match is None and name == "apply_rotary_emb":
-        match, named = search_in_q_and_k({form: views[form] for form in seen}, layouts)
-    if match:
-        form, layout = match.form, match.layout
-    else:
+        match = search_in_q_and_k({form: views[form] for form in seen}, layouts)
+    if match is None:
+        named = []
         layout = min(layouts, key=partial(count_of_differences, name, seen[form]))
+    else:
+        form, layout = match.form, match.layout
+        named = list(match.versions) or right_but(name, form, views[form], call, conventions)
     conventions.views[name] = views[form]
-    if match is not None and not named:
-        named = right_but(name, form, views[form], call, conventions)
-        if named:
-            return Verdict(name, "wrong", named=named)
-        conventions.right.add(name)
     if name == "apply_rotary_emb":
-        conventions.layout = layout
+        conventions.layouts = (layout,)
         conventions.table, _, conventions.axes = form.partition(FOR)
     if match is None or named:
-        return wrong(name, views[form], seen[form], layout, named)
+        return wrong(name, seen[form], layout, named)
     if name == "precompute_freqs_cis":
-        conventions.table = form_of(call(8, 7, 3.0), pairs=4)
+        conventions.table = form_of(call, version(name, (), ""))
     outcome = HALF_SPLIT if layout == "halves" else RIGHT
     if name == "apply_rotary_emb" and in_bfloat16(side(views[form], 0)) is None:
         outcome += ", but not for vectors in bfloat16: it raises an exception"
-    order = call.other_order()
-    return Verdict(name, f"{outcome}, with the arguments in the order ({order})" if order else outcome)
+    return Verdict(name, outcome)
 
 
-def layouts_of(name: str, conventions: Conventions) -> Sequence[str]:
-    """The layouts that the function may have."""
-    if name not in ("apply_rotary_emb", "attention"):
-        return ("",)
-    return (conventions.layout,) if "apply_rotary_emb" in conventions.right else LAYOUTS
+def form_of(call: Caller, right: View) -> str:
+    """The form of the reader's table."""
+    table = plain(call(8, 7, 3.0))
+    return next((form for form in FORMS if same(plain(write_table(form, right(8, 7, 3.0))), table)), COMPLEX)
 
 
 def right_but(name: str, form: str, view: View, call: Caller, conventions: Conventions) -> list[Version]:
     """Mistakes of a function with the right results."""
     if call.overwrites:
         return [Version(MISTAKES["an argument is overwritten"])]
-    if name == "apply_rotary_emb" and any(is_rounded(side(view, part)) for part in (0, 1)):
+    if name != "apply_rotary_emb":
+        return []
+    if any(is_rounded(side(view, part)) for part in (0, 1)):
         return [Version(MISTAKES["rotated in half precision"])]
-    is_known = name == "apply_rotary_emb" and "precompute_freqs_cis" in conventions.right
     table = form.split(FOR)[0]
-    if is_known and table != conventions.table:
-        is_mixed = {table, conventions.table} == {HALVES, NEIGHBOURS}
-        return [Version(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
-    return []
+    if conventions.table in ("", table):
+        return []
+    is_mixed = {table, conventions.table} == {HALVES, NEIGHBOURS}
+    return [Version(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
 
 
 def count_of_differences(name: str, seen: list[Any], layout: str) -> int:
     """How many numbers differ from the right ones of the layout."""
     right = results_of(name, version(name, (), layout))
     pairs = [[x.to(torch.complex128) for x in pair] for pair in zip(tensors_of(seen), tensors_of(right))]
-    return sum(int((~torch.isclose(x, y)).sum()) if x.shape == y.shape else y.numel() for x, y in pairs)
+    return sum(int((~are_close(x, y)).sum()) if x.shape == y.shape else y.numel() for x, y in pairs)
 
 
-def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Version]) -> Verdict:
+def wrong(name: str, results: list[Any], layout: str, named: list[Version]) -> Verdict:
     """The verdict with what differs first."""
     right = results_of(name, version(name, (), layout))
     verdict = Verdict(name, "wrong", named=named)
     for label, yours, expected in zip(PROBES[name], results, right):
         if isinstance(yours, Raised):
             verdict.problem = verdict.problem or str(yours)
-        elif not verdict.findings:
-            verdict.findings += list(differences(name, yours, expected, label))[:1]
-    if name == "apply_rotary_emb":
-        verdict.findings += rotation_findings(view, layout)
-    if not verdict.findings and not named:
+        elif verdict.finding is None:
+            verdict.finding = next(differences(name, yours, expected, label), None)
+    if verdict.finding is None and not named:
         verdict.outcome = "raised"
     return verdict
 
@@ -264,7 +257,7 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
     if name == "reshape_for_broadcast":
         return reshape_views(call, conventions)
     if call.names == ROTATED:
-        return {"": partial(with_rotation, call, conventions.layout)}
+        return {"": partial(with_rotation, call, conventions.layouts[0])}
     if "freqs_cis" not in call.names:
         return {"": call}
     forms = [conventions.table] if name == "attention" and conventions.table else FORMS
@@ -328,11 +321,11 @@ def new_cache(call: Caller) -> Callable[..., Any]:
     """
     B, K, S, D = CACHE
     if not takes_args(call):
-        return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path, call.seconds)
+        return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path)
     args = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
-    cache = Caller(call.function, ("args", "batch_size"), call.path, call.seconds)(args, B)
+    cache = Caller(call.function, ("args", "batch_size"), call.path)(args, B)
     layer = cache.layers[0] if hasattr(cache, "layers") else cache
-    update = Caller(layer.update, ("start_pos", "xk", "xv"), call.path, call.seconds)
+    update = Caller(layer.update, ("start_pos", "xk", "xv"), call.path)
 
     def checked(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
         if start_pos + xk.shape[2] > S:
@@ -343,7 +336,7 @@ def new_cache(call: Caller) -> Callable[..., Any]:
 
 
 def takes_args(call: Caller) -> bool:
-    return 0 < sum(each.default is each.empty for each in parameters(call.function)) <= 2
+    return 0 < count_of_required(call.function) <= 2
 
 
 # The search for a version with the reader's results.
@@ -363,76 +356,40 @@ def version(name: str, versions: Sequence[Version], layout: str) -> View:
 
 
 def search(name: str, seen: dict[str, list[Any]], layouts: Sequence[str]) -> Match | None:
-    """The right function, or the version with one or two wrong lines, with the results seen in one of the forms."""
-    tolerance = tolerance_of(name)
-    rights = {layout: results_of(name, version(name, (), layout)) for layout in layouts}
-    for layout, form in product(layouts, seen):
-        if all_same(rights[layout], seen[form], tolerance):
-            return Match((), layout, form)
-    for count in (1, 2):
-        found: list[Match] = []
-        for layout in layouts:
-            for form, versions in candidates(name, seen, layout, count):
-                results = results_of(name, version(name, versions, layout))
-                if agrees(results, seen[form], rights, tolerance):
-                    found.append(Match(versions, layout, form))
-                    if all_same(results, seen[form], tolerance):  # it raises exceptions where the reader's does
-                        return found[-1]
-        if found:
-            return found[0]
+    """The version with the fewest wrong lines, at most two, that has the results seen in one of the forms.
+
+    If there is none, one that has them at the probes where the reader's function raises no exception. None if that is
+    the right function, or if no version has them.
+    """
+    has_raised = any(isinstance(result, Raised) for results in seen.values() for result in results)
+    for count in range(3):
+        for ignores_raised in (False, True) if has_raised else (False,):
+            for layout, versions, form in product(layouts, FUNCTIONS[name].choices(count), seen):
+                if agrees(name, version(name, versions, layout), seen[form], ignores_raised):
+                    return None if ignores_raised and count == 0 else Match(versions, layout, form)
     return None
 
 
-def candidates(
-    name: str, seen: dict[str, list[Any]], layout: str, count: int
-) -> Iterator[tuple[str, Sequence[Version]]]:
-    """The versions that agree with what was seen in a form, at the first probe that raised nothing."""
-    probes = list(PROBES[name].values())
-    firsts: dict[int, list[str]] = {}  # forms by the number of this probe
-    for form, results in seen.items():
-        n = next(n for n, result in enumerate(results) if not isinstance(result, Raised))
-        firsts.setdefault(n, []).append(form)
-    for n, forms in firsts.items():
-        for versions in FUNCTIONS[name].choices(count):
-            found = attempt(probes[n], version(name, versions, layout))
-            for form in forms:
-                if same(found, seen[form][n], tolerance_of(name)):
-                    yield form, versions
+def agrees(name: str, function: View, seen: list[Any], ignores_raised: bool) -> bool:
+    return all(
+        same(attempt(probe, function), result)
+        for probe, result in zip(PROBES[name].values(), seen)
+        if not (ignores_raised and isinstance(result, Raised))
+    )
 
 
-def agrees(results: list[Any], seen: list[Any], rights: dict[str, list[Any]], tolerance: float) -> bool:
-    """Whether a wrong version agrees with what was seen, and no right one does, wherever that raised nothing."""
-    shown = [n for n, result in enumerate(seen) if not isinstance(result, Raised)]
-    kept, *others = ([each[n] for n in shown] for each in (seen, results, *rights.values()))
-    return [all_same(each, kept, tolerance) for each in others] == [True] + [False] * len(rights)
-
-
-def all_same(x: list[Any], y: list[Any], tolerance: float) -> bool:
-    return all(same(*pair, tolerance) for pair in zip(x, y))
-
-
-def tolerance_of(name: str) -> float:
-    return TABLE_TOLERANCE if name == "precompute_freqs_cis" else TOLERANCE
-
-
-def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> tuple[Match | None, list[Version]]:
+def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> Match | None:
     """The versions of ``rotate`` that give q, and those that give k."""
-    q = search_in_one({form: side(view, 0) for form, view in views.items()}, layouts)
-    k = search_in_one({q.form: side(views[q.form], 1)}, (q.layout,)) if q else None
+    q = search("rotate", {form: results_of("rotate", side(view, 0)) for form, view in views.items()}, layouts)
+    k = search("rotate", {q.form: results_of("rotate", side(views[q.form], 1))}, (q.layout,)) if q else None
     if q is None or k is None:
-        return None, []
+        return None
     if not q.versions and not k.versions:  # each is right beside a tensor of its own shape
-        return q, [Version(MISTAKES["the heads of q and k are counted as one"])]
+        return q._replace(versions=[Version(MISTAKES["the heads of q and k are counted as one"])])
     in_both = [each for each in q.versions if each in k.versions]
     only_q = [each._replace(only="q") for each in q.versions if each not in in_both]
     only_k = [each._replace(only="k") for each in k.versions if each not in in_both]
-    return q, in_both + only_q + only_k
-
-
-def search_in_one(views: dict[str, View], layouts: Sequence[str]) -> Match | None:
-    seen = {form: results_of("rotate", view) for form, view in views.items()}
-    running = {form: results for form, results in seen.items() if not all(isinstance(x, Raised) for x in results[:2])}
-    return search("rotate", running, layouts)
+    return q._replace(versions=in_both + only_q + only_k)
 
 
 # The first number that differs.
@@ -447,16 +404,13 @@ def differences(name: str, yours: Any, expected: Any, where: str) -> Iterator[Fi
         for number, pair in enumerate(zip(yours, expected)):
             part = f"{where}, {names[number]}" if len(names) == len(expected) else where
             yield from differences(name, *pair, part)
-    elif not same(yours, expected, tolerance_of(name)):
+    elif not same(yours, expected):
         yield difference(name, yours, expected, where)
 
 
 def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
     if isinstance(yours, Raised):
         return Finding(where, "an exception", kind(expected))
-    if name == "reshape_for_broadcast" and isinstance(yours, tuple) and torch.is_tensor(expected):
-        _, T, _, pairs = expected.shape
-        return Finding(f"{where}: the shape of the table", str(yours), str((1, T, 1, pairs)))
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
         return Finding(where, kind(yours), kind(expected))
     if yours.shape != expected.shape:
@@ -468,16 +422,9 @@ def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
         seen = (", ".join(map(str, row.nonzero()[:, 0].tolist())) or "none" for row in (yours[token], expected[token]))
         position = expected.shape[1] - expected.shape[0] + token
         return Finding(f"{where}: token {token} is at position {position}; it sees the keys", *seen)
-    differs = ~torch.isclose(yours, expected, TOLERANCE, TABLE_TOLERANCE)
-    at = tuple((differs if differs.any() else yours != expected).nonzero()[0].tolist())
+    at = tuple((~are_close(yours, expected)).nonzero()[0].tolist())
     place = ", ".join(f"{axis} {number}" for axis, number in zip(EXERCISES[name].axes, at))
-    return Finding(f"{where}: {place}", *different_digits(yours[at].item(), expected[at].item()))
-
-
-def different_digits(yours: complex, expected: complex) -> tuple[str, str]:
-    """Both numbers with four digits, or as many as it takes to tell them apart."""
-    texts = ((f"{yours:.{digits}g}", f"{expected:.{digits}g}") for digits in range(4, 18))
-    return next((pair for pair in texts if pair[0] != pair[1]), (str(yours), str(expected)))
+    return Finding(f"{where}: {place}", f"{yours[at].item():.6g}", f"{expected[at].item():.6g}")
 
 
 # Right functions in the reader's form and layout, which the reader's functions may call.
@@ -495,7 +442,7 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
         """Rotate by the table, which is one argument or two, passed by position or by name."""
         parts = (*table, *named.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
-        rotate = HELPERS[conventions.layout]["rotate"]
+        rotate = HELPERS[conventions.layouts[0]]["rotate"]
         q, k = (x if "B" in conventions.axes or x.ndim == 4 else x[None] for x in (xq, xk))
         q, k = (x if x.ndim == 4 else x.unsqueeze(2) for x in (q, k))  # (B, T, H, D)
         return rotate(q, freqs_cis).view_as(xq), rotate(k, freqs_cis).view_as(xk)

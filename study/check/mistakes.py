@@ -63,7 +63,7 @@ class Function:
 
     def run(self, chosen: Sequence[Version], layout: str, *arguments: Any) -> Any:
         """The result if the chosen versions replace their lines."""
-        names = HELPERS[layout] | dict(zip(self.parameters, arguments))
+        names = {"torch": torch, "math": math, **HELPERS[layout], **dict(zip(self.parameters, arguments))}
         lines = list(self.lines)
         for version in chosen:
             lines[version.number] = version.code
@@ -175,7 +175,7 @@ def rotated_as(split: Callable[..., Any], join: Callable[..., Tensor]) -> Callab
     return rotate
 
 
-def helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
+def pair_helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
     return {
         "split": split,
         "join": join,
@@ -186,21 +186,11 @@ def helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[st
     }
 
 
-COMMON: dict[str, Any] = {
-    "torch": torch,
-    "math": math,
-    "first": first,
-    "written": written,
-    "moved": moved,
-    "single": single,
-    "half": half,
-    "brain": brain,
-}
-PAIRS = (neighbours, interleaved), (halves, concatenated)
+COMMON = {function.__name__: function for function in (first, written, moved, single, half, brain)}
 HELPERS: dict[str, dict[str, Any]] = {
     "": COMMON,
-    "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1]),
-    "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0]),
+    "neighbours": COMMON | pair_helpers(neighbours, interleaved, halves, concatenated),
+    "halves": COMMON | pair_helpers(halves, concatenated, neighbours, interleaved),
 }
-HELPER_NAMES = {"cache", "slots", *HELPERS["neighbours"]} - {"torch", "math"}
+HELPER_NAMES = {"cache", "slots", *HELPERS["neighbours"]}
 FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))
