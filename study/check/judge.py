@@ -18,8 +18,6 @@ from .probes import (
     CACHE,
     COMPLEX,
     FORMS,
-    HALVES,
-    NEIGHBOURS,
     PROBES,
     SINGLE,
     STACKED,
@@ -57,7 +55,7 @@ class Exercise(NamedTuple):
 
 VECTORS = ("row of the batch", "token", "head", "channel")
 EXERCISES = {
-    "precompute_freqs_cis": Exercise(5, ("dim", "end", "theta"), ("position", "pair"), ("table", "half precision")),
+    "precompute_freqs_cis": Exercise(5, ("dim", "end", "theta"), ("position", "pair")),
     "reshape_for_broadcast": Exercise(4, ("freqs_cis", "x"), (*VECTORS[:3], "pair")),
     "apply_rotary_emb": Exercise(3, ("xq", "xk", "freqs_cis"), VECTORS, ("q", "k")),
     "to_neighbours": Exercise(3, ("wq", "wk", "n_heads", "n_kv_heads"), ("row", "column"), ("wq", "wk")),
@@ -72,11 +70,11 @@ EXERCISES = {
     "attention": Exercise(7, ("xq", "xk", "xv", "freqs_cis", "mask"), VECTORS),
 }
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
-FOR = ", for vectors "  # between the form of the table and the axes of the vectors
 RIGHT, UNWRITTEN = "right", "not written yet"
 UNNEEDED = "not written, and not needed for a table of cosines and sines"
 HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
 View = Callable[..., Any]  # the reader's function as one with the arguments and results of the right one
+Form = tuple[str, str]  # that of the table, and the axes of the vectors if they are not (B, T, H, D)
 
 
 @dataclass
@@ -141,7 +139,7 @@ class Match(NamedTuple):
 
     versions: Sequence[Version]
     layout: str
-    form: str
+    form: Form
 
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
@@ -168,11 +166,11 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         layout = min(layouts, key=partial(count_of_differences, name, seen[form]))
     else:
         form, layout = match.form, match.layout
-        named = list(match.versions) or right_but(name, form, views[form], call, conventions)
+        named = list(match.versions) or right_but(name, form[0], views[form], call, conventions)
     conventions.views[name] = views[form]
     if name == "apply_rotary_emb":
         conventions.layouts = (layout,)
-        conventions.table, _, conventions.axes = form.partition(FOR)
+        conventions.table, conventions.axes = form
     if match is None or named:
         return wrong(name, seen[form], layout, named)
     if name == "precompute_freqs_cis":
@@ -189,19 +187,16 @@ def form_of(call: Caller, right: View) -> str:
     return next((form for form in FORMS if same(plain(write_table(form, right(8, 7, 3.0))), table)), COMPLEX)
 
 
-def right_but(name: str, form: str, view: View, call: Caller, conventions: Conventions) -> list[Version]:
-    """Mistakes of a function with the right results."""
+def right_but(name: str, table: str, view: View, call: Caller, conventions: Conventions) -> list[Version]:
+    """Mistakes of a function with the right results, which reads this form of the table."""
+    mistake = ""
     if call.overwrites:
-        return [Version(MISTAKES["an argument is overwritten"])]
-    if name != "apply_rotary_emb":
-        return []
-    if any(is_rounded(side(view, part)) for part in (0, 1)):
-        return [Version(MISTAKES["rotated in half precision"])]
-    table = form.split(FOR)[0]
-    if conventions.table in ("", table):
-        return []
-    is_mixed = {table, conventions.table} == {HALVES, NEIGHBOURS}
-    return [Version(MISTAKES["pairs mixed with halves" if is_mixed else "not the form of your table"])]
+        mistake = "an argument is overwritten"
+    elif name == "apply_rotary_emb" and any(is_rounded(side(view, part)) for part in (0, 1)):
+        mistake = "rotated in half precision"
+    elif name == "apply_rotary_emb" and conventions.table not in ("", table):
+        mistake = "not the form of your table"
+    return [Version(MISTAKES[mistake])] if mistake else []
 
 
 def count_of_differences(name: str, seen: list[Any], layout: str) -> int:
@@ -219,7 +214,7 @@ def wrong(name: str, results: list[Any], layout: str, named: list[Version]) -> V
         if isinstance(yours, Raised):
             verdict.problem = verdict.problem or str(yours)
         elif verdict.finding is None:
-            verdict.finding = next(differences(name, yours, expected, label), None)
+            verdict.finding = difference(name, yours, expected, label)
     if verdict.finding is None and not named:
         verdict.outcome = "raised"
     return verdict
@@ -228,30 +223,31 @@ def wrong(name: str, results: list[Any], layout: str, named: list[Version]) -> V
 # The ways to call a function: with the table in each form, and for vectors with fewer axes.
 
 
-def run(name: str, call: Caller, conventions: Conventions) -> tuple[dict[str, View], dict[str, list[Any]], str]:
-    """The function in each form in which it runs, its results at the probes, and the first exception otherwise.
+def run(name: str, call: Caller, conventions: Conventions) -> tuple[dict[Form, View], dict[Form, list[Any]], str]:
+    """The function in each form, its results in those in which it runs, and the first exception.
 
-    If it runs in the first form, that of the reader's own table, no other is tried.
+    If it runs in the first form, that of the reader's own table, no other is tried; if it runs in any, vectors are not
+    tried with fewer axes.
     """
-    views = views_of(name, call, conventions)
+    views = {(table, ""): view for table, view in views_of(name, call, conventions).items()}
     fewer = views_of_fewer_axes(views) if name in ("apply_rotary_emb", "attention") else {}
     first = next(iter(views))
-    seen: dict[str, list[Any]] = {}
+    seen: dict[Form, list[Any]] = {}
     problem = ""
-    for group in (views, fewer):
-        for form, view in group.items():
-            results = results_of(name, view)
-            problem = problem or str(results[0])
-            if not all(isinstance(result, Raised) for result in results[:2]):
-                seen[form] = results
-            if form == first and not isinstance(results[0], Raised):
-                break
-        if seen:
+    for form, view in (views | fewer).items():
+        if form in fewer and views.keys() & seen.keys():
+            break
+        results = results_of(name, view)
+        problem = problem or str(results[0])
+        if not all(isinstance(result, Raised) for result in results[:2]):
+            seen[form] = results
+        if form == first and not isinstance(results[0], Raised):
             break
     return views | fewer, seen, problem
 
 
 def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, View]:
+    """The function for each form of the table."""
     if name == "KVCache":
         return {"": partial(new_cache, call)}
     if name == "reshape_for_broadcast":
@@ -275,13 +271,13 @@ def with_rotation(call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor,
     return call(q, k, v, mask).transpose(1, 2)
 
 
-def views_of_fewer_axes(views: dict[str, View]) -> dict[str, View]:
+def views_of_fewer_axes(views: dict[Form, View]) -> dict[Form, View]:
     """The functions as ones of vectors (B, T, D), (T, H, D) or (T, D)."""
-    found: dict[str, View] = {}
-    for form, view in views.items():
-        found[f"{form}{FOR}(B, T, D)"] = partial(one_by_one, view, 2)
-        found[f"{form}{FOR}(T, H, D)"] = partial(one_by_one, view, 0)
-        found[f"{form}{FOR}(T, D)"] = partial(one_by_one, partial(one_by_one, view, 1), 0)
+    found: dict[Form, View] = {}
+    for (table, _), view in views.items():
+        found[table, "(B, T, D)"] = partial(one_by_one, view, 2)
+        found[table, "(T, H, D)"] = partial(one_by_one, view, 0)
+        found[table, "(T, D)"] = partial(one_by_one, partial(one_by_one, view, 1), 0)
     return found
 
 
@@ -355,7 +351,7 @@ def version(name: str, versions: Sequence[Version], layout: str) -> View:
     return lambda: partial(run, Slots(shared))
 
 
-def search(name: str, seen: dict[str, list[Any]], layouts: Sequence[str]) -> Match | None:
+def search(name: str, seen: dict[Form, list[Any]], layouts: Sequence[str]) -> Match | None:
     """The version with the fewest wrong lines, at most two, that has the results seen in one of the forms.
 
     If there is none, one that has them at the probes where the reader's function raises no exception. None if that is
@@ -378,7 +374,7 @@ def agrees(name: str, function: View, seen: list[Any], ignores_raised: bool) -> 
     )
 
 
-def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> Match | None:
+def search_in_q_and_k(views: dict[Form, View], layouts: Sequence[str]) -> Match | None:
     """The versions of ``rotate`` that give q, and those that give k."""
     q = search("rotate", {form: results_of("rotate", side(view, 0)) for form, view in views.items()}, layouts)
     k = search("rotate", {q.form: results_of("rotate", side(views[q.form], 1))}, (q.layout,)) if q else None
@@ -395,20 +391,15 @@ def search_in_q_and_k(views: dict[str, View], layouts: Sequence[str]) -> Match |
 # The first number that differs.
 
 
-def differences(name: str, yours: Any, expected: Any, where: str) -> Iterator[Finding]:
-    if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected):
-        if isinstance(expected[0], str) and not isinstance(expected[1], str):  # a call of KVCache, and its result
-            yield from differences(name, yours[1], expected[1], expected[0])
-            return
-        names = EXERCISES[name].parts
-        for number, pair in enumerate(zip(yours, expected)):
-            part = f"{where}, {names[number]}" if len(names) == len(expected) else where
-            yield from differences(name, *pair, part)
-    elif not same(yours, expected):
-        yield difference(name, yours, expected, where)
-
-
-def difference(name: str, yours: Any, expected: Any, where: str) -> Finding:
+def difference(name: str, yours: Any, expected: Any, where: str) -> Finding | None:
+    if same(yours, expected):
+        return None
+    if isinstance(yours, tuple) and isinstance(expected, tuple) and len(yours) == len(expected):
+        if isinstance(expected[0], tuple):  # calls of KVCache, each with its label
+            pairs = [(label, x, y) for (_, x), (label, y) in zip(yours, expected)]
+        else:
+            pairs = [(f"{where}, {part}", x, y) for part, x, y in zip(EXERCISES[name].parts, yours, expected)]
+        return next(filter(None, (difference(name, x, y, part) for part, x, y in pairs)), None)
     if isinstance(yours, Raised):
         return Finding(where, "an exception", kind(expected))
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):

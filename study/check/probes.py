@@ -273,7 +273,7 @@ def cache_probe(*calls: tuple[int, int, int]) -> Check:
     return probe
 
 
-def full_probe(make: Callable[[], Callable[..., Any]]) -> list[str]:
+def full_probe(make: Callable[[], Callable[..., Any]]) -> str:
     """What three chunks raise that exceed the 12 slots. RuntimeErrors are torch's, because shapes do not fit."""
     raised = []
     for start, T in ((12, 1), (9, 5), (0, 13)):
@@ -289,7 +289,7 @@ def full_probe(make: Callable[[], Callable[..., Any]]) -> list[str]:
             raised.append("nothing")
         else:
             raised.append("ValueError" if isinstance(error, ValueError) else "another exception")
-    return raised
+    return ", ".join(raised)
 
 
 def detached_probe(make: Callable[[], Callable[..., Any]]) -> list[bool]:

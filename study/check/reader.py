@@ -4,7 +4,6 @@ import __future__
 
 import ast
 import builtins
-import importlib
 import inspect
 import signal
 import sys
@@ -19,7 +18,7 @@ import torch
 from torch import Tensor
 
 SECONDS = 5.0  # that a file, or a call of a function, may compute
-PACKAGE = "reader"  # the name of a package to judge, so that one named model replaces nothing
+PACKAGE = "reader"  # begins the names of the modules, so that a file named random.py or model.py replaces nothing
 
 
 class Raised(Exception):
@@ -57,9 +56,7 @@ class Reader:
     """The modules of the reader's files.
 
     A file is run statement by statement, and one that raises is skipped, so that the functions below it can still be
-    judged. The modules are not in ``sys.modules``, so a file named random.py or model.py replaces nothing. An
-    ``import`` in these files finds a file of their directory first. The files of a directory with an ``__init__.py``
-    are imported as modules of a package, so that they may use relative imports.
+    judged. An ``import`` in these files, relative or not, finds a file of their directory first.
     """
 
     def __init__(self, files: Sequence[Path]) -> None:
@@ -76,13 +73,10 @@ class Reader:
     def load(self, path: Path) -> types.ModuleType:
         if path in self.modules:
             return self.modules[path]
-        module = self.modules[path] = types.ModuleType(path.stem)
+        name = f"{PACKAGE}.{path.stem}"
+        module = self.modules[path] = sys.modules[name] = types.ModuleType(name)
+        sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE)).__path__ = [str(path.parent)]
         try:
-            if (path.parent / "__init__.py").is_file():
-                package = sys.modules[PACKAGE] = types.ModuleType(PACKAGE)
-                package.__path__ = [str(path.parent)]
-                self.modules[path] = importlib.import_module(f"{PACKAGE}.{path.stem}")
-                return self.modules[path]
             statements = ast.parse(path.read_bytes(), str(path)).body
         except Exception as error:
             self.problems[path] = describe(error, path)
@@ -100,7 +94,7 @@ class Reader:
     def _importer(self, directory: Path) -> Callable[..., Any]:
         def find(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
             path = directory / f"{name}.py"
-            if level == 0 and path.is_file():
+            if level < 2 and path.is_file():
                 return self.load(path)
             return __import__(name, globals, locals, fromlist, level)
 

@@ -52,7 +52,9 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     """The verdicts on a file of this text, judged in this process."""
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    return judge_all(Reader([path]), Conventions())
+    reader = Reader([path])
+    assert not reader.problems
+    return judge_all(reader, Conventions())
 
 
 def test_a_right_rotation_that_fails_for_bfloat16_is_told_so(tmp_path):
