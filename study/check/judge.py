@@ -20,7 +20,6 @@ from .probes import (
     FORMS,
     PROBES,
     SINGLE,
-    STACKED,
     Slots,
     are_close,
     attempt,
@@ -45,30 +44,25 @@ class Finding(NamedTuple):
 
 
 class Exercise(NamedTuple):
-    """A function to write: the step of docs/rope.md about it, its arguments, and the axes of its result."""
+    """A function to write: the step of docs/rope.md about it, the axes of its result, and the parts of a tuple."""
 
     step: int
-    arguments: tuple[str, ...]
     axes: tuple[str, ...]
-    parts: tuple[str, ...] = ()  # of its result, if that is a tuple
+    parts: tuple[str, ...] = ()
 
 
 VECTORS = ("row of the batch", "token", "head", "channel")
 EXERCISES = {
-    "precompute_freqs_cis": Exercise(5, ("dim", "end", "theta"), ("position", "pair")),
-    "reshape_for_broadcast": Exercise(4, ("freqs_cis", "x"), (*VECTORS[:3], "pair")),
-    "apply_rotary_emb": Exercise(3, ("xq", "xk", "freqs_cis"), VECTORS, ("q", "k")),
-    "to_neighbours": Exercise(3, ("wq", "wk", "n_heads", "n_kv_heads"), ("row", "column"), ("wq", "wk")),
-    "to_halves": Exercise(3, ("wq", "wk", "n_heads", "n_kv_heads"), ("row", "column"), ("wq", "wk")),
-    "causal_mask": Exercise(8, ("start_pos", "T"), ("token", "key")),
-    "KVCache": Exercise(
-        8,
-        ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
-        ("row of the batch", "head", "slot", "channel"),
-        ("keys", "values"),
-    ),
-    "attention": Exercise(7, ("xq", "xk", "xv", "freqs_cis", "mask"), VECTORS),
+    "precompute_freqs_cis": Exercise(5, ("position", "pair")),
+    "reshape_for_broadcast": Exercise(4, (*VECTORS[:3], "pair")),
+    "apply_rotary_emb": Exercise(3, VECTORS, ("q", "k")),
+    "to_neighbours": Exercise(3, ("row", "column"), ("wq", "wk")),
+    "to_halves": Exercise(3, ("row", "column"), ("wq", "wk")),
+    "causal_mask": Exercise(8, ("token", "key")),
+    "KVCache": Exercise(8, ("row of the batch", "head", "slot", "channel"), ("keys", "values")),
+    "attention": Exercise(7, VECTORS),
 }
+SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")  # of a cache
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
 RIGHT, UNWRITTEN = "right", "not written yet"
 UNNEEDED = "not written, and not needed for a table of cosines and sines"
@@ -144,8 +138,10 @@ class Match(NamedTuple):
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
     """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
-    is_rotated_before = name == "attention" and len(parameters(written)) == len(ROTATED)
-    call = Caller(written, ROTATED if is_rotated_before else EXERCISES[name].arguments, path)
+    arguments = SIZES if name == "KVCache" else FUNCTIONS[name].parameters
+    if name == "attention" and len(parameters(written)) == len(ROTATED):
+        arguments = ROTATED
+    call = Caller(written, arguments, path)
     layouts = conventions.layouts if name in ("apply_rotary_emb", "attention") else ("",)
     try:
         views, seen, problem = run(name, call, conventions)
@@ -251,7 +247,7 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
     if name == "KVCache":
         return {"": partial(new_cache, call)}
     if name == "reshape_for_broadcast":
-        return reshape_views(call, conventions)
+        return reshape_views(call)
     if call.names == ROTATED:
         return {"": partial(with_rotation, call, conventions.layouts[0])}
     if "freqs_cis" not in call.names:
@@ -295,7 +291,7 @@ def one_by_one(view: View, axis: int, *given: Tensor) -> Any:
     )
 
 
-def reshape_views(call: Caller, conventions: Conventions) -> dict[str, View]:
+def reshape_views(call: Caller) -> dict[str, View]:
     """For a table of cosines and sines, the function may take one of them or both."""
 
     def of_one(table: Tensor, x: Tensor) -> Any:
@@ -304,8 +300,6 @@ def reshape_views(call: Caller, conventions: Conventions) -> dict[str, View]:
     def of_both(table: Tensor, x: Tensor) -> Any:
         return torch.complex(*call((table.real, table.imag), x.real))
 
-    if conventions.table in (COMPLEX, STACKED):
-        return {COMPLEX: call}
     return {COMPLEX: call, SINGLE: of_one, "both": of_both}
 
 

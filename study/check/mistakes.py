@@ -52,7 +52,7 @@ class Version(NamedTuple):
 class Function:
     """A right function, one line after the other, and the wrong versions of each line."""
 
-    parameters: list[str]
+    parameters: tuple[str, ...]
     lines: list[CodeType] = field(default_factory=list)
     versions: list[list[Version]] = field(default_factory=list)
 
@@ -82,7 +82,7 @@ def read(text: str) -> tuple[dict[str, Function], dict[str, Mistake]]:
         code = line.strip()
         if line.startswith("def "):
             name, parameters = line[4:-2].split("(")
-            function = functions[name] = Function(parameters.split(", "))
+            function = functions[name] = Function(tuple(parameters.split(", ")))
         elif code.startswith("# "):
             explained = re.fullmatch(r"# (.*) \[(\d+)\]: (.*)", code)
             name = explained[1] if explained else code[2:]

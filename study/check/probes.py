@@ -6,7 +6,6 @@ because a table along a wrong axis raises an error unless sizes are equal.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -26,10 +25,6 @@ NEIGHBOURS = "(cos, sin) of D columns in pairs of neighbours"
 FORMS = (COMPLEX, SINGLE, HALVES, NEIGHBOURS, STACKED)
 
 
-def unit(angle: Tensor) -> Tensor:
-    return torch.polar(torch.ones_like(angle), angle)
-
-
 def random(*shape: int, seed: int = 1) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
@@ -37,7 +32,8 @@ def random(*shape: int, seed: int = 1) -> Tensor:
 def random_table(T: int, pairs: int) -> Tensor:
     """Angles from 0.3 to 2.8: complex128 (T, D/2)."""
     generator = torch.Generator().manual_seed(T)
-    return unit(0.3 + 2.5 * torch.rand(T, pairs, generator=generator, dtype=torch.float64))
+    angles = 0.3 + 2.5 * torch.rand(T, pairs, generator=generator, dtype=torch.float64)
+    return torch.polar(torch.ones_like(angles), angles)
 
 
 def write_table(form: str, table: Tensor) -> Any:
@@ -115,19 +111,13 @@ def are_close(x: Tensor, y: Tensor) -> Tensor:
     return torch.isclose(x, y, rtol=1e-4, atol=1e-4, equal_nan=True)
 
 
-@dataclass
-class Probe:
-    """One call of a function, and what is read from its result."""
-
-    arguments: Sequence[Any]
-    read: Callable[[Any], Any] = plain
-
-    def __call__(self, function: Callable[..., Any]) -> Any:
-        return self.read(function(*self.arguments))
+def call_with(arguments: Sequence[Any], read: Callable[[Any], Any] = plain) -> Check:
+    """The probe that calls a function once, and what it reads from the result."""
+    return lambda function: read(function(*arguments))
 
 
-def table_probe(dim: int, end: int, theta: float | None) -> Probe:
-    return Probe((dim, end, theta), lambda raw: read_table(raw, dim // 2))
+def table_probe(dim: int, end: int, theta: float | None) -> Check:
+    return call_with((dim, end, theta), lambda raw: read_table(raw, dim // 2))
 
 
 def is_additive(raw: Any) -> bool:
@@ -139,7 +129,7 @@ def is_additive(raw: Any) -> bool:
     return bool((table[2 * p + 1] - table[p] * table[p + 1]).abs().max() < 0.02)
 
 
-def reshape_probe(B: int, T: int, H: int, pairs: int) -> Probe:
+def reshape_probe(B: int, T: int, H: int, pairs: int) -> Check:
     x = torch.complex(random(B, T, H, pairs), random(B, T, H, pairs, seed=2))
 
     def read(found: Any) -> Any:
@@ -152,7 +142,7 @@ def reshape_probe(B: int, T: int, H: int, pairs: int) -> Probe:
             return found[(None,) * (4 - found.ndim)]
         return table[:1, :, :1] if bool((table == table[:1, :, :1]).all()) else table
 
-    return Probe((random_table(T, pairs), x), read)
+    return call_with((random_table(T, pairs), x), read)
 
 
 def misfit_probe(function: Callable[..., Any]) -> bool:
@@ -168,8 +158,8 @@ def misfit_probe(function: Callable[..., Any]) -> bool:
     return True
 
 
-def rotate_probe(B: int, T: int, H: int, dim: int) -> Probe:
-    return Probe((random(B, T, H, dim), random_table(T, dim // 2)))
+def rotate_probe(B: int, T: int, H: int, dim: int) -> Check:
+    return call_with((random(B, T, H, dim), random_table(T, dim // 2)))
 
 
 def in_bfloat16(rotate: Callable[..., Any]) -> Any:
@@ -198,17 +188,17 @@ def dtype_probe(rotate: Callable[..., Any]) -> str:
 
 
 def quarter_turn_probe(apply: Callable[..., Any]) -> Any:
-    """Small whole numbers, which show the channels and the signs that each result is computed from."""
+    """Small whole numbers, which show the channel and the sign that each result is computed from."""
     x = torch.arange(1.0, 9.0).expand(1, 2, 3, 8)
-    return apply(x, x, torch.full((2, 4), 1j, dtype=torch.complex128))
+    return apply(x, x, torch.tensor([[1], [1j]], dtype=torch.complex128).expand(2, 4))
 
 
-def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
-    return Probe((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
+def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Check:
+    return call_with((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
 
 
-def permutation_probe(D: int, n_heads: int, n_kv_heads: int, dim: int) -> Probe:
-    return Probe((random(D * n_heads, dim), random(D * n_kv_heads, dim, seed=2), n_heads, n_kv_heads))
+def permutation_probe(D: int, n_heads: int, n_kv_heads: int, dim: int) -> Check:
+    return call_with((random(D * n_heads, dim), random(D * n_kv_heads, dim, seed=2), n_heads, n_kv_heads))
 
 
 def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
@@ -222,27 +212,27 @@ def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], A
     return rotate
 
 
-def mask_probe(start_pos: int, T: int) -> Probe:
+def mask_probe(start_pos: int, T: int) -> Check:
     def read(mask: Any) -> Any:
         if torch.is_tensor(mask) and mask.ndim > 2 and mask.shape[:-2].numel() == 1:
             return mask.reshape(mask.shape[-2:])
         return mask
 
-    return Probe((start_pos, T), read)
+    return call_with((start_pos, T), read)
 
 
 # Each row sees a key, and no rule, such as the transpose or its last row alone, makes the same of it as another.
 MASK = torch.tensor([[0, 1, 1], [1, 1, 1], [1, 0, 1]], dtype=torch.bool)
 
 
-def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MASK, size: float = 1.0) -> Probe:
+def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MASK, size: float = 1.0) -> Check:
     q, k, v = size * random(B, T, H, dim), random(B, T, K, dim, seed=2), random(B, T, K, dim, seed=3)
 
     def read(out: Any) -> Any:
         is_flat = torch.is_tensor(out) and out.shape == (B, T, H * dim)
         return out.reshape(q.shape) if is_flat else out
 
-    return Probe((q, k, v, random_table(T, dim // 2), mask), read)
+    return call_with((q, k, v, random_table(T, dim // 2), mask), read)
 
 
 # Rows of the batch, heads, slots and channels of a cache; calls of update, each of a cache, start_pos and T: two texts
@@ -264,7 +254,7 @@ def cache_probe(*calls: tuple[int, int, int]) -> Check:
         updates = [make(), make()]
         results = []
         for number, (cache, start, T) in enumerate(calls):
-            returned = attempt(Probe((start, *chunk(T, number))), updates[cache])
+            returned = attempt(call_with((start, *chunk(T, number))), updates[cache])
             if number == 0 and isinstance(returned, Raised):
                 raise returned
             results.append((f"cache {cache}, start_pos {start}, T {T}", returned))
@@ -349,9 +339,7 @@ PROBES: dict[str, dict[str, Check]] = {
         "dim 8, end 11, theta 3": table_probe(8, 11, 3.0),
         "dim 4, end 3, without theta": table_probe(4, 3, None),
         "dim 6, end 13, theta 500": table_probe(6, 13, 500.0),
-        "row 2p + 1 of the table is row p times row p + 1, for p from 1100 to 1499": Probe(
-            (8, 3001, 10000.0), is_additive
-        ),
+        "row 2p + 1 is row p times row p + 1, for p from 1100 to 1499": call_with((8, 3001, 10000.0), is_additive),
     },
     "reshape_for_broadcast": {
         "x (2, 5, 4, 6)": reshape_probe(2, 5, 4, 6),
@@ -364,7 +352,7 @@ PROBES: dict[str, dict[str, Check]] = {
         "x in bfloat16": dtype_probe,
     },
     "apply_rotary_emb": {
-        "every vector is (1, 2, .. 8), every angle 90 degrees": quarter_turn_probe,
+        "vectors (1, 2, .. 8), turned by 0 and 90 degrees": quarter_turn_probe,
         "xq and xk (3, 3, 3, 6)": apply_probe(3, 3, 3, 3, 6),
         "xq (2, 5, 4, 8), xk (2, 5, 2, 8)": apply_probe(2, 5, 4, 2, 8),
         "xq and xk in bfloat16": lambda apply: [dtype_probe(side(apply, n)) for n in (0, 1)],

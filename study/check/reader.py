@@ -75,13 +75,13 @@ class Reader:
             return self.modules[path]
         name = f"{PACKAGE}.{path.stem}"
         module = self.modules[path] = sys.modules[name] = types.ModuleType(name)
+        module.__file__ = str(path)
         sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE)).__path__ = [str(path.parent)]
         try:
             statements = ast.parse(path.read_bytes(), str(path)).body
         except Exception as error:
             self.problems[path] = describe(error, path)
             return module
-        module.__file__ = str(path)
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         flags = __future__.annotations.compiler_flag  # annotations are not evaluated
         for statement in statements:
