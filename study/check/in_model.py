@@ -14,10 +14,10 @@ from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import ROTATED, Conventions, takes_args
+from .judge import ROTATED, Conventions, caches_of
 from .mistakes import HELPERS
 from .probes import read_table
-from .reader import Caller, Raised, Stopped
+from .reader import Raised, Stopped
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 
@@ -77,7 +77,9 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
         for name, each in (("the model", network), ("with your functions", changed)):
             with torch.no_grad():
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            cache = caches_of(conventions.calls, network.args) if each is changed else KVCache(network.args)
+            cache = KVCache(network.args)
+            if each is changed and "KVCache" in conventions.calls:
+                cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
             start = time.perf_counter()
             ids = continued(each, cache, start_ids)
             speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
@@ -104,20 +106,6 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
         changed.freqs_cis = table.to(torch.complex64)
     return changed.eval()
-
-
-def caches_of(calls: dict[str, Caller], args: ModelArgs) -> KVCache:
-    """A cache for one text, with the reader's cache of each layer if there is one."""
-    cache = KVCache(args)
-    call = calls.get("KVCache")
-    if call is None:
-        return cache
-    if takes_args(call):
-        made = Caller(call.function, ("args", "batch_size"), call.path)(args, 1)
-        cache.layers = made.layers
-    else:
-        cache.layers = [call(1, args.n_kv_heads, args.max_seq_len, args.head_dim) for _ in range(args.n_layers)]
-    return cache
 
 
 def continued(network: Transformer, cache: KVCache, prompt: list[int]) -> list[int]:

@@ -63,6 +63,7 @@ EXERCISES = {
     "attention": Exercise(7, VECTORS),
 }
 SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")  # of a cache
+OF_NETWORK = ("args", "batch_size")  # of the cache of a network, as in model/cache.py
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
 RIGHT, UNWRITTEN = "right", "not written yet"
 UNNEEDED = "not written, and not needed for a table of cosines and sines"
@@ -138,9 +139,11 @@ class Match(NamedTuple):
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
     """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
-    arguments = SIZES if name == "KVCache" else FUNCTIONS[name].parameters
+    arguments = FUNCTIONS[name].parameters
     if name == "attention" and len(parameters(written)) == len(ROTATED):
         arguments = ROTATED
+    if name == "KVCache":
+        arguments = OF_NETWORK if count_of_required(written) in (1, 2) else SIZES
     call = Caller(written, arguments, path)
     layouts = conventions.layouts if name in ("apply_rotary_emb", "attention") else ("",)
     try:
@@ -304,29 +307,27 @@ def reshape_views(call: Caller) -> dict[str, View]:
 
 
 def new_cache(call: Caller) -> Callable[..., Any]:
-    """The method ``update`` of a new cache of the reader.
-
-    The class takes the sizes, or, as in model/cache.py, the ModelArgs of a network and the size of the batch. The
-    latter checks its end outside of update.
-    """
+    """The method ``update`` of a new cache of the reader. A cache of a whole network checks its end outside of it."""
     B, K, S, D = CACHE
-    if not takes_args(call):
-        return Caller(call(*CACHE).update, ("start_pos", "xk", "xv"), call.path)
     args = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
-    cache = Caller(call.function, ("args", "batch_size"), call.path)(args, B)
-    layer = cache.layers[0] if hasattr(cache, "layers") else cache
-    update = Caller(layer.update, ("start_pos", "xk", "xv"), call.path)
+    update = Caller(caches_of(call, args, B)[0].update, ("start_pos", "xk", "xv"), call.path)
 
     def checked(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
         if start_pos + xk.shape[2] > S:
             raise ValueError
         return update(start_pos, xk, xv)
 
-    return checked
+    return checked if call.names == OF_NETWORK else update
 
 
-def takes_args(call: Caller) -> bool:
-    return 0 < count_of_required(call.function) <= 2
+def caches_of(call: Caller, args: ModelArgs, batch_size: int) -> list[Any]:
+    """The reader's cache of each layer of a network."""
+    if call.names == OF_NETWORK:
+        make = partial(call, args, batch_size)
+    else:
+        make = partial(call, batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
+    first = make()
+    return first.layers if hasattr(first, "layers") else [first, *(make() for _ in range(args.n_layers - 1))]
 
 
 # The search for a version with the reader's results.
