@@ -425,7 +425,12 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
         return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
 
     def apply_rotary_emb(xq: Tensor, xk: Tensor, *table: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        """Rotate by the table, which is one argument or two, passed by position or by name."""
+        """Rotate by the table, which is one argument or two, passed by position or by name.
+
+        Raises ValueError for more axes than the reader's function takes.
+        """
+        if conventions.axes and xq.ndim != len(conventions.axes.split()):
+            raise ValueError(f"vectors {kind(xq)} instead of {conventions.axes}")
         parts = (*table, *named.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
         rotate = HELPERS[conventions.layouts[0]]["rotate"]

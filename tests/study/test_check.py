@@ -170,35 +170,6 @@ def test_no_two_names_agree_and_none_agrees_with_the_right_function(function):
                 assert name == other or not all(map(same, results, others)), (name, other)
 
 
-@pytest.mark.parametrize(("axes", "table"), [("T, D", "table"), ("B, T, D", "table"), ("T, H, D", "table[:, None]")])
-@pytest.mark.parametrize(("sign", "named"), [("", []), (".conj()", ["the sign of the angle"])])
-def test_vectors_may_have_no_batch_or_no_heads(tmp_path, axes, table, sign, named):
-    found = judged(
-        tmp_path,
-        f"""
-import torch
-
-def apply_rotary_emb(xq, xk, table):
-    {axes} = xq.shape
-    q, k = (torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2)) * {table}{sign} for x in (xq, xk))
-    return tuple(torch.view_as_real(x).flatten(-2).type_as(xq) for x in (q, k))
-
-def attention(xq, xk, xv, table, mask):
-    {axes} = xq.shape
-    xq, xk = apply_rotary_emb(xq, xk, table)
-    if xq.ndim == 3 and "H" in "{axes}":
-        G = H // xk.shape[1]
-        xq, xk, xv = (x.transpose(0, 1) for x in (xq, xk.repeat_interleave(G, 1), xv.repeat_interleave(G, 1)))
-    scores = (xq @ xk.mT / D**0.5).masked_fill(~mask, -torch.inf)
-    out = scores.softmax(-1) @ xv
-    return out.transpose(0, 1) if "H" in "{axes}" else out
-""",
-    )
-    assert names(found[ROTATE]) == named
-    assert found[ROTATE].outcome == ("wrong" if named else RIGHT)
-    assert found[ATTEND].outcome == RIGHT
-
-
 def test_a_line_in_the_file_is_a_mistake_more():
     text = Path(check.__file__).with_name("mistakes.txt").read_text(encoding="utf-8")
     line = "    S = start_pos + T\n"
