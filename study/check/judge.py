@@ -99,12 +99,10 @@ class Verdict:
 
     def lines(self, hint_only: bool) -> Iterator[str]:
         """The text; as a hint, without the names of mistakes and the reasons."""
-        details = [each.where[2:] if hint_only else each.name for each in self.named]
-        if not self.named and self.finding is None:
-            details = [self.problem]
-        text = ", and ".join(dict.fromkeys(filter(None, details)))
-        colon = ", " if hint_only and self.named else ": "
-        yield f"{self.function}: {self.outcome}{colon if text else ''}{text}"
+        names = [] if hint_only else [each.name for each in self.named]
+        if not self.named and self.finding is None and self.problem:
+            names = [self.problem]
+        yield ": ".join(filter(None, (self.function, self.outcome, ", and ".join(dict.fromkeys(names)))))
         if self.finding is not None:
             yield from wrapped(f"{self.finding.measured}:")
             yield from wrapped(f"yours {self.finding.yours}; expected {self.finding.expected}.", "    ")

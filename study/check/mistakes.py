@@ -36,11 +36,7 @@ class Version(NamedTuple):
 
     @property
     def name(self) -> str:
-        return self.mistake.name + self.where
-
-    @property
-    def where(self) -> str:
-        return f", in {self.only} only" if self.only else ""
+        return f"{self.mistake.name}, in {self.only} only" if self.only else self.mistake.name
 
     @property
     def calls_helpers(self) -> bool:
