@@ -3,7 +3,6 @@
 import re
 import shlex
 import sys
-from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,9 +51,9 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     """The verdicts on a file of this text, judged in this process."""
     path = tmp_path / "mine.py"
     path.write_text(text, encoding="utf-8")
-    reader = Reader([path])
-    assert not reader.problems
-    return judge_all(reader, Conventions())
+    files = Reader([path])
+    assert not files.problems
+    return judge_all(files, Conventions())
 
 
 def test_a_right_rotation_that_fails_for_bfloat16_is_told_so(tmp_path):
@@ -115,17 +114,17 @@ def held_out(function: str) -> list[tuple[list[str], str]]:
     for block in (SOLUTIONS / "held_out.txt").read_text(encoding="utf-8").split("\n@@ ")[1:]:
         name, text = block.split("\n", 1)
         right, lines = text.split("\n---\n")
-        if name == function:
-            found.append(([], f"{right}\n"))
-            for line in lines.splitlines():
-                accepted, change = line.split(" | ", 1) if " | " in line else ("", "")
-                wrong = f"{right}\n"
-                for part in change.split(" && ") if change else ():
-                    old, new = (each.strip(" ").replace("\\n", "\n") for each in f"{part} ".split(" =>", 1))
-                    assert old in wrong, line
-                    wrong = wrong.replace(old, new)
-                if change:
-                    found.append((accepted.split(" / "), wrong))
+        if name != function:
+            continue
+        found.append(([], f"{right}\n"))
+        for line in filter(str.strip, lines.splitlines()):
+            accepted, change = line.split(" | ", 1)
+            wrong = f"{right}\n"
+            for part in change.split(" && "):
+                old, new = (each.strip(" ").replace("\\n", "\n") for each in f"{part} ".split(" =>", 1))
+                assert old in wrong, line
+                wrong = wrong.replace(old, new)
+            found.append((accepted.split(" / "), wrong))
     return found
 
 
@@ -146,28 +145,16 @@ def test_of_mistakes_that_are_not_lines_of_the_file_nearly_all_are_named_and_no_
     assert unnamed <= wrong / 20
 
 
-def layouts_of(function: str) -> tuple[str, ...]:
-    return ("neighbours", "halves") if function in ("rotate", ROTATE, ATTEND) else ("",)
-
-
-@cache
-def all_results(function: str, layout: str) -> list[tuple[str, list]]:
-    """The results of the right function and of each wrong version, with their names."""
-    versions = [(), *((each,) for line in FUNCTIONS[function].versions for each in line)]
-    return [
-        (chosen[0].name if chosen else "", results_of(function, version(function, chosen, layout)))
-        for chosen in versions
-    ]
-
-
 @pytest.mark.parametrize("function", FUNCTIONS)
 def test_no_two_names_agree_and_none_agrees_with_the_right_function(function):
-    for layout in layouts_of(function):
-        found = all_results(function, layout)
+    for layout in ("neighbours", "halves") if function in ("rotate", ROTATE, ATTEND) else ("",):
+        found = [("", results_of(function, version(function, (), layout)))]
         assert not any(isinstance(result, Raised) for result in found[0][1])
-        for number, (name, results) in enumerate(found):
-            for other, others in found[:number]:
-                assert name == other or not all(map(same, results, others)), (name, other)
+        for each in (each for line in FUNCTIONS[function].versions for each in line):
+            results = results_of(function, version(function, [each], layout))
+            for other, others in found:
+                assert each.name == other or not all(map(same, results, others)), (each.name, other)
+            found.append((each.name, results))
 
 
 def test_a_line_in_the_file_is_a_mistake_more():
