@@ -6,12 +6,10 @@ probes.py      the calls by which functions are compared, and the forms in which
 mistakes.txt   right functions, and below each line what is written there by mistake, with a name and why it is wrong
 mistakes.py    reads and runs them
 judge.py       compares, and finds the first number that differs
-rotation.py    what a rotation does to a pair, as algebra
 
 A right function is right however it is written, because only results are compared.
 """
 
-import math
 import warnings
 from pathlib import Path
 from shlex import quote
@@ -28,7 +26,6 @@ def check(
         Path | None, "a Python file, or a directory of them (`exercise` writes files to start from)"
     ] = None,
     hint: Annotated[bool, "show what differs, without the name of the mistake"] = False,
-    seconds: Annotated[float, "seconds that each file, and each call of your functions, may compute"] = 5.0,
     run: Annotated[Path | None, "a trained model in which your functions are then used, also if they are wrong"] = None,
     prompt: Annotated[str, "the beginning of the text that this model writes"] = "The",
 ) -> Report:
@@ -42,11 +39,9 @@ def check(
         raise ValueError(
             f"no file is given: write {study} check FILE.py; {study} exercise DIR writes files to complete"
         )
-    if not 0 < seconds < math.inf:
-        raise ValueError(f"seconds is {seconds:g}: give a number above 0")
     conventions = Conventions()
-    reader = Reader(python_files(file), seconds)
-    verdicts = judge_all(reader, seconds, conventions)
+    reader = Reader(python_files(file))
+    verdicts = judge_all(reader, conventions)
     names = ", ".join(EXERCISES)
     if not verdicts:
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
@@ -62,7 +57,7 @@ def check(
     return Report(tables, code=int(not is_good))
 
 
-def judge_all(reader: Reader, seconds: float, conventions: Conventions) -> dict[str, Verdict]:
+def judge_all(reader: Reader, conventions: Conventions) -> dict[str, Verdict]:
     """The verdicts. A function that is not right is replaced by ours, so that no other function fails because of it."""
     verdicts = {}
     ours = counterparts(conventions)
@@ -72,10 +67,10 @@ def judge_all(reader: Reader, seconds: float, conventions: Conventions) -> dict[
     with warnings.catch_warnings(action="ignore"):
         for name, (function, path) in functions.items():
             try:
-                verdicts[name] = judge(name, function, path, conventions, seconds)
+                verdicts[name] = judge(name, function, path, conventions)
             except Stopped as stopped:
                 verdicts[name] = Verdict(name, "stopped", str(stopped))
-            if name in ours and name not in conventions.right:
+            if name in ours and not verdicts[name].is_good:
                 reader.use(name, ours[name])
     for name, (function, _) in functions.items():
         reader.use(name, function)

@@ -1,9 +1,7 @@
 """The reader's functions in a trained model: its loss, the text that it writes, and its speed, beside ours."""
 
 import time
-from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,14 +9,15 @@ from torch import Tensor
 from model.attention import Attention
 from model.cache import KVCache, LayerCache
 from model.config import ModelArgs
+from model.generation import decode
 from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import ROTATED, Conventions, takes_args
+from .judge import ROTATED, Conventions, caches_of
 from .mistakes import HELPERS
 from .probes import read_table
-from .reader import Caller, Raised, Stopped
+from .reader import Raised, Stopped
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 
@@ -40,31 +39,24 @@ class ReadersAttention(Attention):
         if "causal_mask" in calls:
             mask = calls["causal_mask"](start_pos, T)
         attention = calls.get("attention")
-        if attention is not None and attention.names != ROTATED and cache is None:  # it rotates, too
+        it_rotates = attention is not None and attention.names != ROTATED
+        if it_rotates and cache is None:
             causal = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
             return self.wo(views["attention"](xq, xk, xv, freqs_cis, causal).reshape(B, T, -1))
 
         if "apply_rotary_emb" in views:
             xq, xk = views["apply_rotary_emb"](xq, xk, freqs_cis)
         else:
-            rotate = HELPERS[self.conventions.layout]["rotate"]
+            rotate = HELPERS[self.conventions.layouts[0]]["rotate"]
             xq, xk = rotate(xq, freqs_cis), rotate(xk, freqs_cis)
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
-        if attention is not None and attention.names == ROTATED and mask is not None:
-            out = attention(xq, xk, xv, mask)
-        else:
+        if attention is None or it_rotates or mask is None:
             out = self.attend(xq, xk, xv, mask)
+        else:
+            out = attention(xq, xk, xv, mask)
         return self.wo(out.transpose(1, 2).flatten(2))
-
-
-class Caches(NamedTuple):
-    """Caches of the reader, one for each layer, in place of a ``KVCache``."""
-
-    layers: Sequence[Any]
-    max_seq_len: int
-    batch_size: int = 1
 
 
 def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
@@ -81,9 +73,11 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
         for name, each in (("the model", network), ("with your functions", changed)):
             with torch.no_grad():
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            cache = caches_of(conventions.calls, network.args) if each is changed else KVCache(network.args)
+            cache = KVCache(network.args)
+            if each is changed and "KVCache" in conventions.calls:
+                cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
             start = time.perf_counter()
-            ids = written(each, cache, start_ids)
+            ids = continued(each, cache, start_ids)
             speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
             rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(ids))[:120]))
     except (Raised, Stopped, RuntimeError, TypeError, IndexError) as error:
@@ -99,7 +93,7 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     changed = Transformer(args)
     for layer in changed.layers:
         layer.attention = ReadersAttention(args, conventions)
-    changed.load_state_dict((in_halves(network) if conventions.layout == "halves" else network).state_dict())
+    changed.load_state_dict((in_halves(network) if conventions.layouts == ("halves",) else network).state_dict())
     changed.freqs_cis = network.freqs_cis
     if "precompute_freqs_cis" in conventions.calls and args.rope_scaling is None:
         raw = conventions.calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
@@ -110,24 +104,8 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     return changed.eval()
 
 
-def caches_of(calls: dict[str, Caller], args: ModelArgs) -> Any:
-    """The reader's cache, if there is one, for one text."""
-    call = calls.get("KVCache")
-    if call is None:
-        return KVCache(args)
-    if takes_args(call):
-        made = Caller(call.function, ("args", "batch_size"), call.path, call.seconds)(args, 1)
-        return Caches(made.layers, args.max_seq_len)
-    sizes = (1, args.n_kv_heads, args.max_seq_len, args.head_dim)
-    return Caches([call(*sizes) for _ in range(args.n_layers)], args.max_seq_len)
-
-
-@torch.no_grad()
-def written(network: Transformer, cache: Any, prompt: list[int]) -> list[int]:
+def continued(network: Transformer, cache: KVCache, prompt: list[int]) -> list[int]:
     """The prompt and the likeliest next tokens."""
-    ids, start = list(prompt), 0
-    while len(ids) < len(prompt) + NEW_TOKENS and len(ids) < network.args.max_seq_len:
-        logits = network(torch.tensor([ids[start:]]), start, cache)[0, -1]
-        start = len(ids)
-        ids.append(int(logits.argmax()))
-    return ids
+    count = min(NEW_TOKENS, cache.max_seq_len - len(prompt))
+    tokens = decode(network, torch.tensor([prompt]), count, lambda logits: logits.argmax(-1, keepdim=True), cache)
+    return prompt + [int(token) for token in tokens]

@@ -42,12 +42,17 @@ class Version(NamedTuple):
     def where(self) -> str:
         return f", in {self.only} only" if self.only else ""
 
+    @property
+    def calls_helpers(self) -> bool:
+        """Whether its lines call what only mistakes.txt defines."""
+        return not HELPER_NAMES.isdisjoint(re.findall(r"\w+", self.wrong + self.right))
+
 
 @dataclass
 class Function:
     """A right function, one line after the other, and the wrong versions of each line."""
 
-    parameters: list[str]
+    parameters: tuple[str, ...]
     lines: list[CodeType] = field(default_factory=list)
     versions: list[list[Version]] = field(default_factory=list)
 
@@ -58,7 +63,7 @@ class Function:
 
     def run(self, chosen: Sequence[Version], layout: str, *arguments: Any) -> Any:
         """The result if the chosen versions replace their lines."""
-        names = HELPERS[layout] | dict(zip(self.parameters, arguments))
+        names = {"torch": torch, "math": math, **HELPERS[layout], **dict(zip(self.parameters, arguments))}
         lines = list(self.lines)
         for version in chosen:
             lines[version.number] = version.code
@@ -77,7 +82,7 @@ def read(text: str) -> tuple[dict[str, Function], dict[str, Mistake]]:
         code = line.strip()
         if line.startswith("def "):
             name, parameters = line[4:-2].split("(")
-            function = functions[name] = Function(parameters.split(", "))
+            function = functions[name] = Function(tuple(parameters.split(", ")))
         elif code.startswith("# "):
             explained = re.fullmatch(r"# (.*) \[(\d+)\]: (.*)", code)
             name = explained[1] if explained else code[2:]
@@ -142,6 +147,18 @@ def written(slots: Tensor, start: int, end: int, new: Tensor) -> Tensor:
     return slots
 
 
+def moved(x: Tensor, moves: Sequence[tuple[int, int]]) -> Tensor:
+    """The rows of each head, moved one after another within one tensor (heads, .., .., dim)."""
+    rows = x.flatten(1, 2).clone()
+    for target, source in moves:
+        rows[:, target] = rows[:, source]
+    return rows.view(x.shape)
+
+
+def single(x: Tensor) -> Tensor:
+    return x.float().double()
+
+
 def half(x: Tensor) -> Tensor:
     return x.half().double()
 
@@ -158,7 +175,7 @@ def rotated_as(split: Callable[..., Any], join: Callable[..., Tensor]) -> Callab
     return rotate
 
 
-def helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
+def pair_helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
     return {
         "split": split,
         "join": join,
@@ -169,18 +186,11 @@ def helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[st
     }
 
 
-COMMON: dict[str, Any] = {
-    "torch": torch,
-    "math": math,
-    "first": first,
-    "written": written,
-    "half": half,
-    "brain": brain,
-}
-PAIRS = (neighbours, interleaved), (halves, concatenated)
+COMMON = {function.__name__: function for function in (first, written, moved, single, half, brain)}
 HELPERS: dict[str, dict[str, Any]] = {
     "": COMMON,
-    "neighbours": COMMON | helpers(*PAIRS[0], *PAIRS[1]),
-    "halves": COMMON | helpers(*PAIRS[1], *PAIRS[0]),
+    "neighbours": COMMON | pair_helpers(neighbours, interleaved, halves, concatenated),
+    "halves": COMMON | pair_helpers(halves, concatenated, neighbours, interleaved),
 }
+HELPER_NAMES = {"cache", "slots", *HELPERS["neighbours"]}
 FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))

@@ -4,8 +4,6 @@ import __future__
 
 import ast
 import builtins
-import importlib
-import importlib.util
 import inspect
 import signal
 import sys
@@ -19,7 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-PACKAGE = "reader"  # the name of a package to judge, so that one named model replaces nothing
+SECONDS = 5.0  # that a file, or a call of a function, may compute
+PACKAGE = "reader"  # begins the names of the modules, so that a file named random.py or model.py replaces nothing
 
 
 class Raised(Exception):
@@ -35,17 +34,17 @@ class Stopped(BaseException):
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
-    """Raise Stopped after ``seconds`` of computing. Windows has no such timer: there, Ctrl-C ends an endless loop."""
+def time_limit() -> Iterator[None]:
+    """Raise Stopped after SECONDS of computing. Windows has no such timer: there, Ctrl-C ends an endless loop."""
     if sys.platform == "win32":
         yield
         return
 
     def stop(*_: Any) -> None:
-        raise Stopped(f"it did not end within {seconds:g} seconds; is there an endless loop? (--seconds N gives more)")
+        raise Stopped(f"it did not end within {SECONDS:g} seconds; is there an endless loop?")
 
     previous = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
     try:
         yield
     finally:
@@ -57,18 +56,16 @@ class Reader:
     """The modules of the reader's files.
 
     A file is run statement by statement, and one that raises is skipped, so that the functions below it can still be
-    judged. The modules are not in ``sys.modules``, so a file named random.py or model.py replaces nothing. An
-    ``import`` in these files finds a file of their directory first. A directory with an ``__init__.py`` is imported as
-    a package.
+    judged. An ``import`` in these files, relative or not, finds a file of their directory first.
     """
 
-    def __init__(self, files: Sequence[Path], seconds: float) -> None:
+    def __init__(self, files: Sequence[Path]) -> None:
         self.modules: dict[Path, types.ModuleType] = {}
         self.problems: dict[Path, str] = {}  # the first problem of each file that has one
-        for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
+        for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]:
             del sys.modules[name]  # of an earlier check
         for path in files:
-            with time_limit(seconds):
+            with time_limit():
                 self.load(path)
         torch.set_default_device(None)  # our tensors are on the CPU
         torch.set_default_dtype(torch.float32)
@@ -76,16 +73,15 @@ class Reader:
     def load(self, path: Path) -> types.ModuleType:
         if path in self.modules:
             return self.modules[path]
-        module = self.modules[path] = types.ModuleType(path.stem)
+        name = f"{PACKAGE}.{path.stem}"
+        module = self.modules[path] = sys.modules[name] = types.ModuleType(name)
+        module.__file__ = str(path)
+        sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE)).__path__ = [str(path.parent)]
         try:
-            if (path.parent / "__init__.py").is_file():
-                self.modules[path] = self._import_from_package(path)
-                return self.modules[path]
             statements = ast.parse(path.read_bytes(), str(path)).body
         except Exception as error:
             self.problems[path] = describe(error, path)
             return module
-        module.__file__ = str(path)
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         flags = __future__.annotations.compiler_flag  # annotations are not evaluated
         for statement in statements:
@@ -95,20 +91,10 @@ class Reader:
                 self.problems.setdefault(path, describe(error, path))
         return module
 
-    def _import_from_package(self, path: Path) -> types.ModuleType:
-        start = path.parent / "__init__.py"
-        if PACKAGE not in sys.modules:
-            spec = importlib.util.spec_from_file_location(PACKAGE, start, submodule_search_locations=[str(path.parent)])
-            assert spec is not None
-            assert spec.loader is not None
-            sys.modules[PACKAGE] = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(sys.modules[PACKAGE])
-        return importlib.import_module(PACKAGE if path == start else f"{PACKAGE}.{path.stem}")
-
     def _importer(self, directory: Path) -> Callable[..., Any]:
         def find(name: str, globals: Any = None, locals: Any = None, fromlist: Any = (), level: int = 0) -> Any:
             path = directory / f"{name}.py"
-            if level == 0 and path.is_file():
+            if level < 2 and path.is_file():
                 return self.load(path)
             return __import__(name, globals, locals, fromlist, level)
 
@@ -134,18 +120,17 @@ class Reader:
 
 
 class Caller:
-    """Calls a function of the reader with the arguments ``names``, in the order of its signature.
+    """Calls a function of the reader with the arguments ``names``, by position.
 
-    An argument None is left out. If the function takes cosines and sines as two arguments, a tuple is unpacked.
+    If its parameters have these names in another order, it gets them in that order. An argument None is left out. If
+    the function takes cosines and sines as two arguments, a tuple is unpacked.
     """
 
-    def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path, seconds: float) -> None:
-        self.function, self.names, self.path, self.seconds = function, names, path, seconds
-        found = parameters(function)
-        roles = [role_of(each.name, names) for each in found][: len(names)]
-        # If the parameters' names do not say their order, it is that of ``names``.
-        self.order = [names.index(role) for role in (roles if sorted(roles) == sorted(names) else names)]
-        self.unpacks = sum(each.default is each.empty for each in found) > len(names)
+    def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
+        self.function, self.names, self.path = function, names, path
+        own_names = [each.name for each in parameters(function)][: len(names)]
+        self.order = [names.index(name) for name in (own_names if set(own_names) == set(names) else names)]
+        self.unpacks = count_of_required(function) > len(names)
         self.overwrites = False  # whether a call has changed an argument
 
     def __call__(self, *given: Any) -> Any:
@@ -155,7 +140,7 @@ class Caller:
             arguments = [copies[place] for place in self.order if place < len(given) and given[place] is not None]
             if self.unpacks:
                 arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
-            with time_limit(self.seconds):
+            with time_limit():
                 value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
         except (Exception, SystemExit) as error:
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
@@ -163,11 +148,6 @@ class Caller:
             raise Raised(describe(error, self.path, zip(self.names, given))) from error
         self.overwrites |= not all(map(torch.equal, tensors_of(given), tensors_of(copies)))
         return value
-
-    def other_order(self) -> str:
-        """The parameters, if they have another order than the callers' arguments."""
-        is_other = self.order != sorted(self.order)
-        return ", ".join(inspect.signature(self.function).parameters) if is_other else ""
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
@@ -179,13 +159,9 @@ def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
     return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
-def role_of(name: str, roles: Iterable[str]) -> str:
-    """The role of a parameter according to its name, ``start`` and ``q`` for start_pos and xq; empty if it has none."""
-    name = name.lower()
-    fits = [
-        role for role in roles if name.startswith(role.lower()) or role.lower().startswith(name) or role.endswith(name)
-    ]
-    return fits[0] if fits else ""
+def count_of_required(function: Callable[..., Any]) -> int:
+    """How many arguments the function needs."""
+    return sum(each.default is each.empty for each in parameters(function))
 
 
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from .probes import plain, random, side, unit
+from .probes import plain, random, side
 
 
 class Finding(NamedTuple):
@@ -20,6 +20,10 @@ class Finding(NamedTuple):
 TERMS = ("1", "cos a", "sin a", "cos^2 a", "cos a sin a")
 T, PAIRS = 3, 4  # the sizes of the probes
 TABLES = 8  # more than there are terms
+
+
+def unit(angle: Tensor) -> Tensor:
+    return torch.polar(torch.ones_like(angle), angle)
 
 
 def rotation_findings(apply: Callable[..., Any], layout: str) -> list[Finding]:

@@ -10,7 +10,7 @@ from study_models import TEXT, save_random
 from model.weights import save_model
 from study import extrapolate
 from study.attention_maps import attention_weights, profile, uniform
-from study.check import judge_all
+from study.check import judge_all, reader
 from study.check.in_model import with_functions
 from study.check.judge import Conventions
 from study.check.reader import Reader
@@ -145,15 +145,16 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     file = run_directory / "mine.py"
     file.write_text(right.replace("torch.outer(t, freqs))", "-30 * torch.outer(t, freqs))"), encoding="utf-8")
     network, _ = open_model(run_directory)
-    reader, conventions = Reader([file], seconds=5.0), Conventions()
-    assert judge_all(reader, 5.0, conventions)["precompute_freqs_cis"].outcome == "wrong"
+    conventions = Conventions()
+    assert judge_all(Reader([file]), conventions)["precompute_freqs_cis"].outcome == "wrong"
     changed = with_functions(network, conventions)
     tokens = torch.arange(9)[None]
     assert not torch.allclose(changed(tokens), network(tokens), atol=1e-4)
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
 
 
-def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path):
+def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path, monkeypatch):
+    monkeypatch.setattr(reader, "SECONDS", 0.2)
     file = tmp_path / "mine.py"
     slow = (
         "import torch\n\n\ndef causal_mask(start_pos, T):\n    while T > 20:\n        pass\n    return torch.ones(1)\n"
@@ -161,4 +162,4 @@ def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_pat
     for text in ("def causal_mask(start_pos, T):\n    return 'x'\n", slow):
         file.write_text(text, encoding="utf-8")
         with pytest.raises(ValueError, match="the model does not run with your functions"):
-            run("check", file=file, run=run_directory, seconds=0.2)
+            run("check", file=file, run=run_directory)
