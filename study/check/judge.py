@@ -26,6 +26,7 @@ from .probes import (
     empty_slots,
     in_bfloat16,
     is_rounded,
+    passes_gradient,
     plain,
     read_table,
     same,
@@ -185,6 +186,8 @@ def right_but(name: str, table: str, view: View, call: Caller, conventions: Conv
     mistake = ""
     if call.overwrites:
         mistake = "an argument is overwritten"
+    elif name in ("apply_rotary_emb", "attention") and not passes_gradient(name, view):
+        mistake = "no gradient reaches the vectors"
     elif name == "apply_rotary_emb" and any(is_rounded(side(view, part)) for part in (0, 1)):
         mistake = "rotated in half precision"
     elif name == "apply_rotary_emb" and conventions.table not in ("", table):

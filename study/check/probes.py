@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .reader import Raised, Unwritten
+from .reader import Raised, Unwritten, tensors_of
 
 Check = Callable[[Callable[..., Any]], Any]  # what a function does
 
@@ -129,6 +129,12 @@ def is_additive(raw: Any) -> bool:
     return bool((table[2 * p + 1] - table[p] * table[p + 1]).abs().max() < 0.02)
 
 
+def begins_alike(make: Callable[..., Any]) -> bool:
+    """Whether a long table begins with the rows of a short one."""
+    short, long = (read_table(make(8, end, 10000.0), 4) for end in (7, 9001))
+    return torch.is_tensor(short) and torch.is_tensor(long) and same(plain(long[: len(short)]), plain(short))
+
+
 def reshape_probe(B: int, T: int, H: int, pairs: int) -> Check:
     x = torch.complex(random(B, T, H, pairs), random(B, T, H, pairs, seed=2))
 
@@ -187,6 +193,13 @@ def dtype_probe(rotate: Callable[..., Any]) -> str:
     return "complex" if rotated.is_complex() else str(rotated.dtype)[6:]
 
 
+def passes_gradient(name: str, function: Callable[..., Any]) -> bool:
+    """Whether the results of apply_rotary_emb or of attention depend on the graph of their vectors."""
+    x, table = random(2, 3, 4, 8).requires_grad_(), random_table(3, 4)
+    results = function(x, x, table) if name == "apply_rotary_emb" else function(x, x, x, table, MASK)
+    return all(result.requires_grad for result in tensors_of(results))
+
+
 def quarter_turn_probe(apply: Callable[..., Any]) -> Any:
     """Small whole numbers, which show the channel and the sign that each result is computed from."""
     x = torch.arange(1.0, 9.0).expand(1, 2, 3, 8)
@@ -210,6 +223,10 @@ def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], A
         return k if number else q
 
     return rotate
+
+
+def dtypes_of(found: Any) -> str:
+    return ", ".join(str(x.dtype)[6:] for x in tensors_of(found))
 
 
 def mask_probe(start_pos: int, T: int) -> Check:
@@ -331,6 +348,7 @@ MASKS = ((1, 2), (0, 4), (3, 5), (7, 2), (2, 1), (5, 3), (0, 1))
 PERMUTATIONS: dict[str, Check] = {
     "wq (64, 16), wk (32, 16)": permutation_probe(16, 4, 2, dim=16),
     "wq and wk (24, 24)": permutation_probe(8, 3, 3, dim=24),
+    "the dtypes for float64": call_with((torch.zeros(4, 2).double(), torch.zeros(4, 2).double(), 1, 1), dtypes_of),
 }
 PROBES: dict[str, dict[str, Check]] = {
     "precompute_freqs_cis": {
@@ -340,6 +358,7 @@ PROBES: dict[str, dict[str, Check]] = {
         "dim 4, end 3, without theta": table_probe(4, 3, None),
         "dim 6, end 13, theta 500": table_probe(6, 13, 500.0),
         "row 2p + 1 is row p times row p + 1, for p from 1100 to 1499": call_with((8, 3001, 10000.0), is_additive),
+        "a table for 9,001 positions begins with that for 7": begins_alike,
     },
     "reshape_for_broadcast": {
         "x (2, 5, 4, 6)": reshape_probe(2, 5, 4, 6),
@@ -349,12 +368,14 @@ PROBES: dict[str, dict[str, Check]] = {
     "rotate": {
         "x (2, 5, 4, 8)": rotate_probe(2, 5, 4, 8),
         "x (3, 3, 3, 6)": rotate_probe(3, 3, 3, 6),
+        "x (2, 1, 4, 8)": rotate_probe(2, 1, 4, 8),
         "x in bfloat16": dtype_probe,
     },
     "apply_rotary_emb": {
         "vectors (1, 2, .. 8), turned by 0 and 90 degrees": quarter_turn_probe,
         "xq and xk (3, 3, 3, 6)": apply_probe(3, 3, 3, 3, 6),
         "xq (2, 5, 4, 8), xk (2, 5, 2, 8)": apply_probe(2, 5, 4, 2, 8),
+        "xq (2, 1, 4, 8), xk (2, 1, 2, 8)": apply_probe(2, 1, 4, 2, 8),
         "xq and xk in bfloat16": lambda apply: [dtype_probe(side(apply, n)) for n in (0, 1)],
     },
     "to_neighbours": PERMUTATIONS,
@@ -376,5 +397,6 @@ PROBES: dict[str, dict[str, Check]] = {
             1, 5, 6, 2, 4, mask=torch.ones(5, 5, dtype=torch.bool).tril()
         ),
         "xq 50 times as large": attention_probe(2, 3, 4, 2, 8, size=50.0),
+        "xq 20,000 times as large": attention_probe(2, 3, 4, 2, 8, size=20_000.0),
     },
 }
