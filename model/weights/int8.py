@@ -18,6 +18,7 @@ from ..transformer import Transformer
 # PyTorch's product, torch._weight_int8pack_mm, needs rows whose length is a multiple of INT8_MULTIPLE, or it reads past
 # their end.
 INT8_MULTIPLE = 32
+X_ALIGNMENT = 32
 MAX_PACKED_ROWS = 8  # of x: up to here the product with eight-bit numbers is faster than dequantizing them
 
 
@@ -95,11 +96,15 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 def packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """PyTorch's product, which takes x in bfloat16.
 
-    With AVX-512 it ends the process with a segmentation fault unless x starts at a multiple of 32 bytes, and the weight
-    at a multiple of 16. PyTorch puts every new tensor at a multiple of 64. So x is copied. The compiler would remove a
-    plain copy as unnecessary; a row that is added and cut off again it keeps.
+    With AVX-512 it ends the process with a segmentation fault unless x starts at a multiple of X_ALIGNMENT bytes, and
+    the weight at a multiple of 16. PyTorch puts every new tensor at a multiple of 64, so a copy is aligned.
     """
-    rows = F.pad(x.reshape(-1, x.shape[-1]).bfloat16(), (0, 0, 0, 1))[:-1]  # (rows, in)
+    rows = x.reshape(-1, x.shape[-1]).bfloat16()  # (rows, in)
+    if torch.compiler.is_compiling():  # compiled code cannot look at the address, so it always copies
+        # The compiler would remove a plain copy as unnecessary, so a row is added and cut off again.
+        rows = F.pad(rows, (0, 0, 0, 1))[:-1]
+    elif rows.data_ptr() % X_ALIGNMENT:
+        rows = rows.clone()
     out = torch._weight_int8pack_mm(rows, weight, scales[:, 0])  # (rows, out)
     return out.type_as(x).view(*x.shape[:-1], -1)  # (..., out)
 
