@@ -130,7 +130,7 @@ def check_is_checkpoint(path: Path) -> None:
         raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
     if path.suffix == ".bin":
         raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert}")
-    raise ValueError(f"{path} has no config.json: {needed}")
+    raise ValueError(f"{path} {'is a file' if path.is_file() else 'has no config.json'}: {needed}")
 
 
 def load_model(

@@ -53,7 +53,7 @@ def test_every_format_loads_with_equal_logits(all_formats):
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
         ("stopped", "stopped is a run without weights yet"),
         ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
-        ("hf/model.safetensors", "has no config.json: give a run"),
+        ("hf/model.safetensors", "is a file: give a run"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )
