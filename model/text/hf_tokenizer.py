@@ -140,7 +140,7 @@ def added_tokens(directory: Path) -> dict[str, int]:
             found[token] = int(number)
         for number, fields in _read_if_present(file).get("added_tokens_decoder", {}).items():
             found[str(fields["content"])] = int(number)
-    except (ValueError, TypeError, AttributeError, KeyError) as error:
+    except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise ValueError(
             f"{file} or added_tokens.json: the added tokens are not valid ({error}): get it again"
         ) from None

@@ -31,11 +31,12 @@ def test_concurrent_calls_get_different_free_directories(tmp_path):
 
 
 @pytest.mark.parametrize("named", [True, False])
-@pytest.mark.parametrize("exists", [True, False])
-def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, exists):
+@pytest.mark.parametrize("existing", ["nothing", "runs", "runs/mine", "runs/mine/notes.txt"])
+def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, existing):
     directory = tmp_path / "runs" / "mine"
-    if exists:
-        directory.mkdir(parents=True)
+    if existing != "nothing":
+        (directory if "mine" in existing else directory.parent).mkdir(parents=True)
+    if "notes" in existing:
         (directory / "notes.txt").touch()
     before = sorted(tmp_path.rglob("*"))
     run = make_run(directory, **({"out_dir": directory} if named else {}))
@@ -47,7 +48,7 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
         assert sorted(tmp_path.rglob("*")) == before
     with run_directory(run, Ranks()) as made:
         begin(run, made)
-    assert (made == directory) == (named or not exists)
+    assert (made == directory) == (named or "mine" not in existing)
     assert (made / CONFIG_FILE).exists()
     taken = make_run(made, out_dir=made)
     with pytest.raises(ValueError, match=r"holds config\.toml: give another --out_dir, or --resume"):
