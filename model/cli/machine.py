@@ -3,6 +3,8 @@
 import ctypes
 import math
 import os
+import re
+import warnings
 from pathlib import Path
 from typing import Annotated
 
@@ -20,7 +22,7 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing.
 
-    An NVIDIA card that is too old for this build of PyTorch counts as missing.
+    An NVIDIA card that PyTorch has no kernels for counts as missing, with a warning.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
     cuda = [f"cuda:{index}" for index in range(count) if has_kernels(index)]
@@ -34,10 +36,25 @@ def pick_device(name: str) -> torch.device:
 
 
 def has_kernels(card: int) -> bool:
-    """Whether an NVIDIA card is at least as new as the oldest that this build of PyTorch has kernels for."""
-    versions = [int(name[3:].rstrip("af")) for name in torch.cuda.get_arch_list() if name.startswith("sm_")]
-    major, minor = torch.cuda.get_device_capability(card)
-    return 10 * major + minor >= min(versions, default=0)  # AMD's have other names
+    """Whether this build of PyTorch has kernels for an NVIDIA card; it also reports cards that are too old for it.
+
+    ``sm_86`` runs on capability 8.6 and later 8.x; ``compute_86`` is compiled again for anything from 8.6 on.
+    """
+    architectures = torch.cuda.get_arch_list()
+    found = [re.fullmatch(r"(sm|compute)_(\d+)(\d)\w?", name) for name in architectures]
+    if not any(found):  # AMD's cards
+        return True
+    capability = torch.cuda.get_device_capability(card)
+    for kind, major, minor in (match.groups() for match in found if match):
+        same_major = int(major) == capability[0]
+        if (int(major), int(minor)) <= capability and (same_major or kind == "compute"):
+            return True
+    warnings.warn(
+        f"cuda:{card} has capability {capability[0]}.{capability[1]} and is not used: this PyTorch has kernels for "
+        f"{', '.join(architectures)} only",
+        stacklevel=2,
+    )
+    return False
 
 
 def has_native_bfloat16(device: torch.device) -> bool:
@@ -70,8 +87,10 @@ def keep_freed_memory() -> None:
         mallopt = ctypes.CDLL(None).mallopt
     except (TypeError, OSError, AttributeError):  # Windows, or a C library without mallopt
         return
-    mallopt(M_MMAP_THRESHOLD, 2**25)  # the most that glibc before 2.36 accepts
-    mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
+    # glibc before 2.36 refuses a threshold above 32 MB. If it refuses both, the trim option is left alone, because
+    # setting it ends the adaptive threshold, and then every large block is mapped again in each step.
+    if mallopt(M_MMAP_THRESHOLD, 2**30) or mallopt(M_MMAP_THRESHOLD, 2**25):
+        mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def count_cores() -> int:
@@ -109,7 +128,8 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
 def free_memory(device: torch.device) -> int | None:
     """Bytes that can be allocated on this device without swapping; None if the system does not report them.
 
-    On a GPU this includes what PyTorch has freed and keeps for itself. The limit of a container is not seen.
+    On a GPU this includes what PyTorch has freed and keeps for itself. On a Mac's CPU it is the memory of the machine,
+    more than is free. The limit of a container is not seen.
     """
     if device.type == "cuda":
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -120,9 +140,13 @@ def free_memory(device: torch.device) -> int | None:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
                 return 1024 * int(line.split()[1])
+        return None
     except OSError:  # macOS and Windows do not have the file
         pass
-    return None
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, ValueError):  # Windows
+        return None
 
 
 def check_memory(needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = CPU) -> None:

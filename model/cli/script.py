@@ -8,7 +8,7 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 
@@ -42,6 +42,28 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
+class IgnoringErrors(io.RawIOBase):
+    """Writes to ``stream`` and ignores errors: a full disk, or a pipe without a reader."""
+
+    def __init__(self, stream: io.RawIOBase) -> None:
+        self.stream = stream
+
+    def writable(self) -> bool:
+        return True
+
+    def isatty(self) -> bool:
+        return self.stream.isatty()
+
+    def fileno(self) -> int:
+        return self.stream.fileno()
+
+    def write(self, data: Any) -> int:
+        try:
+            return self.stream.write(data) or 0
+        except OSError:
+            return len(data)
+
+
 def raised_in(error: Exception) -> str:
     """The package, or the module outside one, that raised the error."""
     *_, (frame, _) = traceback.walk_tb(error.__traceback__)
@@ -54,12 +76,20 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
     keeps its traceback, which says where.
     SIGTERM ends it with code 143, by an exception, so that temporary files are removed. Characters that an output
-    cannot encode are replaced by ``?``.
+    cannot encode are replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
     """
     if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
         signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     use_available_cores()
+    stderr = sys.__stderr__
+    if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
+        # Not its descriptor: a console of Windows takes bytes in another encoding there.
+        raw: Any = getattr(stderr.buffer, "raw", stderr.buffer)  # the second with PYTHONUNBUFFERED
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(IgnoringErrors(raw)), stderr.encoding, line_buffering=True)
+    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
+        if getattr(sys, name) is None:  # closed, for example by ``>&-``
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -4,7 +4,7 @@ import math
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from shlex import quote
 from types import FrameType
 
@@ -101,7 +101,8 @@ class Console:
         if self.text.chat:
             text = f"\n\n{text}"
         self.bar.clear()
-        print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
+        with suppress(OSError):  # training goes on if the reader has closed the pipe
+            print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
 
     def finish(self) -> int:
         """Print the summary, or the command that resumes an interrupted run; returns the exit code."""

@@ -1,6 +1,7 @@
 """How a program starts and ends: exit codes, signals, and one line for a user's mistake."""
 
 import importlib
+import io
 import json
 import os
 import signal
@@ -12,7 +13,7 @@ import pytest
 import torch
 from script_helpers import ROOT
 
-from model.cli import explain_out_of_memory, run_script
+from model.cli import explain_out_of_memory, print_note, run_script
 
 
 def outcome(capsys, main) -> tuple[int, str, str]:
@@ -50,6 +51,20 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
     assert outcome(capsys, raising(error)) == (2, "so far\n", f"script.py: error: {line}\n")
 
 
+def test_a_closed_standard_input_is_an_empty_one(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as after ``<&-``
+    assert outcome(capsys, lambda: len(sys.stdin.buffer.read())) == (0, "", "")
+
+
+@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdin", "stdout", "stderr")])
+def test_what_is_written_to_a_closed_stream_is_discarded(monkeypatch, closed):
+    for name in closed:  # as after ``>&-`` and ``2>&-``
+        monkeypatch.setattr(sys, name, None)
+    with pytest.raises(SystemExit) as ended:
+        run_script(lambda: print("text") or print("note", file=sys.stderr), "script.py")
+    assert ended.value.code == 0
+
+
 def test_a_mistake_in_the_users_own_code_keeps_its_traceback(tmp_path, monkeypatch):
     """It is no mistake of a user of the programs, and the traceback says in which line it is."""
     (tmp_path / "mine.py").write_text("def network():\n    raise ValueError('a and b differ')\n", encoding="utf-8")
@@ -59,6 +74,39 @@ def test_a_mistake_in_the_users_own_code_keeps_its_traceback(tmp_path, monkeypat
     assert raised.traceback[-1].path == tmp_path / "mine.py"
     with pytest.raises(ValueError, match="Expecting value"):  # of a library
         run_script(lambda: json.loads("["), "script.py")
+
+
+class Console(io.RawIOBase):
+    """A console of Windows: its descriptor takes bytes in the code page, its ``write`` takes UTF-8."""
+
+    def __init__(self, *, broken: bool):
+        self.written, self.broken = b"", broken
+
+    def fileno(self) -> int:
+        raise AssertionError("the descriptor takes another encoding")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data) -> int:
+        if self.broken:
+            raise OSError(28, "No space left on device")
+        self.written += bytes(data)
+        return len(data)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize("broken", [True, False])
+def test_messages_reach_the_console_itself_and_its_errors_are_ignored(monkeypatch, buffered, broken):
+    console = Console(broken=broken)
+    stderr = io.TextIOWrapper(io.BufferedWriter(console) if buffered else console, encoding="utf-8")
+    monkeypatch.setattr(sys, "__stderr__", stderr)
+    monkeypatch.setattr(sys, "stderr", stderr)
+    with pytest.raises(SystemExit) as ended:
+        run_script(lambda: print_note("██ 🪢"), "script.py")
+    assert ended.value.code == 0
+    assert console.written == (b"" if broken else "██ 🪢\n".encode())
+    sys.stderr.detach()  # so that it does not write at its end
 
 
 @pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes cannot be multiplied")])

@@ -1,9 +1,10 @@
 """The choice of device, dtype and cores, and the memory check, on machines of all kinds, which are simulated."""
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -35,44 +36,70 @@ def test_an_explicit_dtype_is_used_on_every_processor(each_processor):
         assert pick_dtype(name, CPU, torch.float16) == dtype
 
 
+class Card(NamedTuple):
+    """An NVIDIA card, and the architectures that PyTorch was built for."""
+
+    capability: tuple[int, int]
+    architectures: list[str]
+
+
 @pytest.fixture
 def with_cards(monkeypatch) -> Callable[..., None]:
-    """``with_cards((8, 9), built_for=["sm_75"])``: the capabilities of the cards, and what PyTorch was built for."""
-
-    def simulate(*capabilities: tuple[int, int], built_for: Sequence[str] = CUDA_12, is_available: bool = True) -> None:
+    def simulate(*cards: Card, is_available: bool = True) -> None:
         monkeypatch.setattr(torch.cuda, "is_available", lambda: is_available)
-        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(capabilities))
-        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: built_for)
-        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: capabilities[index])
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: len(cards))
+        monkeypatch.setattr(torch.cuda, "get_arch_list", lambda: cards[0].architectures)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: cards[index].capability)
 
     return simulate
 
 
-CUDA_12 = ["sm_75", "sm_80", "sm_90a", "sm_100f", "sm_120", "compute_120"]
-PASCAL, VOLTA, TURING, ADA, BLACKWELL = (6, 1), (7, 0), (7, 5), (8, 9), (12, 1)
+CUDA_12 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120"]
+PASCAL, VOLTA, TURING, ADA, HOPPER, BLACKWELL = (6, 1), (7, 0), (7, 5), (8, 9), (9, 0), (12, 1)
 
 
 def test_a_missing_device_is_refused_and_auto_is_the_best_one(with_cards):
-    with_cards(ADA, ADA, is_available=False)
-    assert pick_device("auto") == torch.device("cpu"), "the driver may be too old for PyTorch"
+    with_cards(Card(ADA, CUDA_12), is_available=False)
+    assert pick_device("auto") == torch.device("cpu")
     for name in ("abacus", "cpu:1", "", "cuda", "mps"):
         with pytest.raises(ValueError, match=f"^device is '{name}': PyTorch finds only cpu"):
             pick_device(name)
-    with_cards(ADA, ADA)
+    two = [Card(ADA, CUDA_12)] * 2
+    with_cards(*two, is_available=False)
+    assert pick_device("auto") == torch.device("cpu"), "the driver may be too old for PyTorch"
+    with_cards(*two)
     assert [pick_device(name) for name in ("auto", "cuda:1")] == [torch.device("cuda"), torch.device("cuda:1")]
     with pytest.raises(ValueError, match="finds only cuda, cuda:0, cuda:1, cpu"):
         pick_device("cuda:2")
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("capability", [TURING, (8, 0), (8, 7), ADA, HOPPER, BLACKWELL])
+def test_a_card_that_pytorch_has_kernels_for_is_used(with_cards, capability):
+    with_cards(Card(capability, CUDA_12))
+    assert pick_device("auto") == torch.device("cuda")
+    with_cards(Card(capability, ["gfx90a", "gfx1100"]))  # AMD's
+    assert pick_device("auto") == torch.device("cuda")
+
+
 @pytest.mark.parametrize(
-    ("capability", "built_for", "device"),
-    [*((new, CUDA_12, "cuda") for new in (TURING, ADA, BLACKWELL)), (ADA, ["gfx90a"], "cuda"),
-     *((old, CUDA_12, "cpu") for old in (PASCAL, VOLTA))],
-)  # fmt: skip
-def test_a_card_is_used_unless_it_is_too_old_for_pytorch(with_cards, capability, built_for, device):
-    """torch.cuda.is_available() says True for an old one, and its first kernel raises."""
-    with_cards(capability, built_for=built_for)
-    assert pick_device("auto") == torch.device(device)
+    "card",
+    [Card(PASCAL, CUDA_12), Card(VOLTA, CUDA_12), Card(BLACKWELL, ["sm_80", "sm_90a"]), Card(TURING, ["compute_80"])],
+)
+def test_a_card_without_kernels_leaves_the_cpu_with_a_note(with_cards, card):
+    """torch.cuda.is_available() says True for it, and its first kernel raises."""
+    with_cards(card)
+    with pytest.warns(
+        UserWarning, match=rf"cuda:0 has capability {card.capability[0]}.{card.capability[1]} and is not"
+    ):
+        assert pick_device("auto") == torch.device("cpu")
+    with pytest.warns(UserWarning, match="cuda:0"), pytest.raises(ValueError, match="finds only cpu"):
+        pick_device("cuda")
+
+
+def test_kernels_that_are_compiled_on_the_machine_run_on_later_cards(with_cards):
+    with_cards(Card(BLACKWELL, ["sm_80", "compute_90"]))
+    assert pick_device("auto") == torch.device("cuda")
 
 
 M2 = {"arm_bf16": True, "architecture": "aarch64", "neon": True}
@@ -104,9 +131,16 @@ def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     check_memory(3_072_000, "this")
     with pytest.raises(ValueError, match=r"this needs about 4\.0 GB of memory, but 4 MB are free on cpu"):
         check_memory(4_000_000_000, "this")
-    monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path(os.devnull, "missing").stat())
-    assert free_memory(CPU) is None
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: "no memory here")
     check_memory(10**18, "this")
+
+
+def test_without_proc_the_memory_of_the_machine_counts_where_it_is_known(monkeypatch):
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path(os.devnull, "missing").stat())
+    monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1_000, "SC_PAGE_SIZE": 16_384}.__getitem__, raising=False)
+    assert free_memory(CPU) == 16_384_000, "macOS"
+    monkeypatch.delattr(os, "sysconf")
+    assert free_memory(CPU) is None, "Windows"
 
 
 def test_memory_that_pytorch_keeps_for_itself_is_free(monkeypatch):
@@ -148,11 +182,25 @@ def test_the_quota_of_a_container_limits_the_cores(monkeypatch, quota, cores):
     assert threads == ([cores] if cores < 8 else [])
 
 
-def test_freed_memory_is_kept_where_the_c_library_can(monkeypatch):
-    """Setting only one of the options would be slower than setting none."""
-    options = {}
-    library = SimpleNamespace(mallopt=options.__setitem__)
-    for found in (library, object()):  # the second has no mallopt
-        monkeypatch.setattr("ctypes.CDLL", lambda name, found=found: found)
+def test_freed_memory_is_kept_with_what_the_c_library_allows(monkeypatch):
+    """Setting only the trim option would be slower than setting none: it ends glibc's adaptive threshold."""
+
+    def options(largest_threshold: int) -> dict[int, int]:
+        accepted = {}
+
+        def mallopt(option: int, value: int) -> int:
+            if option == machine.M_MMAP_THRESHOLD and value > largest_threshold:
+                return 0
+            accepted[option] = value
+            return 1
+
+        monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
         keep_freed_memory()
-    assert options == {machine.M_MMAP_THRESHOLD: 2**25, machine.M_TRIM_THRESHOLD: 2**31 - 1}
+        return accepted
+
+    trim = {machine.M_TRIM_THRESHOLD: 2**31 - 1}
+    assert options(2**40) == {machine.M_MMAP_THRESHOLD: 2**30} | trim
+    assert options(2**25) == {machine.M_MMAP_THRESHOLD: 2**25} | trim, "glibc before 2.36"
+    assert options(0) == {}
+    monkeypatch.setattr("ctypes.CDLL", lambda name: object())  # a C library without mallopt
+    keep_freed_memory()

@@ -246,6 +246,14 @@ def script(*argv: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
+def test_the_run_goes_on_if_nobody_reads_the_output():
+    unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
+    unread.stdout.close()
+    unread.stderr.close()
+    assert unread.wait(100) == 0
+    assert steps("out") == [1, 2, 3, 4]
+
+
 def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
     err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
     assert "trained        1 step, 64 tokens" in err
