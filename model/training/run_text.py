@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+import numpy as np
+
 from ..cli import instances, quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
@@ -21,8 +23,9 @@ from .distributed import Ranks
 from .evaluation import unigram_loss
 
 # With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
-# a prompt begins after a line break.
+# a prompt begins after a line break, if the text has one near its beginning.
 MIN_DOCUMENTS = 100
+BEGINNING = 1_000_000  # tokens
 
 
 class Text(NamedTuple):
@@ -59,7 +62,10 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
                 question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
                 train = replace(train, sample_prompt=question)
         elif data.start_text is None:
-            data = replace(data, start_text="" if dataset.documents >= MIN_DOCUMENTS else "\n")
+            line_break = tokenizer.encode("\n", bos=False)[-1:]
+            has_line_breaks = np.isin(dataset.train[:BEGINNING], line_break).any()
+            begins_after_one = dataset.documents < MIN_DOCUMENTS and has_line_breaks
+            data = replace(data, start_text="\n" if begins_after_one else "")
         if not train.init_from:
             model = replace(model, vocab_size=tokenizer.vocab_size)
     start_text = data.start_text or ""
