@@ -3,6 +3,8 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby, islice
+from operator import itemgetter
 
 import numpy as np
 import torch
@@ -52,27 +54,31 @@ def total(scores: Sequence[Score]) -> Score:
 
 
 def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride: int) -> Iterator[Text]:
-    """Each document that has a token to predict, in windows. Its first token is not predicted, and has no bytes."""
-    for file, tokens, size in encoded_documents(source, tokenizer):
-        if len(tokens) > 1:
-            yield Score(file, len(tokens) - 1, size), windows(tokens, context, stride)
+    """Each document in windows, which are read while it is scored. Its first token is not predicted, and has no bytes.
 
-
-def encoded_documents(source: Documents, tokenizer: Tokenizer) -> Iterator[tuple[str, np.ndarray, int]]:
-    """The file of each document, its tokens, int64 (N,), and the bytes of those that are predicted."""
-    start, _ = surrounding_tokens(tokenizer)
+    The counts of its score grow with the windows, so that a document may be larger than the memory.
+    """
     for file, chunks in source.by_file():
-        parts: list[np.ndarray] = []
-        size = 0
-        for text, starts_document, ids in encode_chunks(chunks, tokenizer):
-            if starts_document and parts:
-                yield file, np.concatenate(parts), size
-                parts, size = [], 0
-            ids = start + ids if starts_document else ids
-            parts.append(np.array(ids, np.int64))
-            size += predicted_bytes(text, ids, tokenizer) if starts_document else len(text.encode())
-        if parts:
-            yield file, np.concatenate(parts), size
+        for _, document in groupby(numbered_by_document(encode_chunks(chunks, tokenizer)), key=itemgetter(0)):
+            score = Score(file, 0, 0)
+            yield score, windows(counted_tokens(document, score, tokenizer), context, stride)
+
+
+def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iterator[tuple[int, str, list[int]]]:
+    number = 0
+    for text, starts_document, ids in encoded:
+        number += starts_document
+        yield number, text, ids
+
+
+def counted_tokens(document: Iterable[tuple[int, str, list[int]]], score: Score, tokenizer: Tokenizer) -> Iterator[int]:
+    """The tokens of a document; those that are predicted, and their bytes, are added to the score."""
+    start, _ = surrounding_tokens(tokenizer)
+    for chunk, (_, text, ids) in enumerate(document):
+        ids = ids if chunk else start + ids
+        score.tokens += len(ids) if chunk else len(ids) - 1
+        score.bytes += len(text.encode()) if chunk else predicted_bytes(text, ids, tokenizer)
+        yield from ids
 
 
 def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
@@ -87,22 +93,27 @@ def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> i
     return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
 
 
-def windows(tokens: np.ndarray, context: int, stride: int) -> Iterator[Batch]:
-    """Windows of a document (N,), of at most ``context`` tokens each. Each token but the first is a target once.
+def windows(tokens: Iterable[int], context: int, stride: int) -> Iterator[Batch]:
+    """Windows of a document, of at most ``context`` tokens each. Each token but the first is a target once.
 
     A token is predicted from at least ``context - stride + 1`` tokens, or from all before it if there are fewer.
     """
-    scored, end = 1, min(context + 1, len(tokens))
-    while scored < len(tokens):
-        window = tokens[max(0, end - context - 1) : end]
-        targets = window[1:].copy()
-        targets[: len(targets) - (end - scored)] = UNCOUNTED
-        yield window[None, :-1], targets[None]  # (1, T) each
-        scored, end = end, min(end + stride, len(tokens))
+    remaining = iter(tokens)
+    window = list(islice(remaining, context + 1))
+    scored = len(window) - 1
+    while scored > 0:
+        ids = np.array([window])  # (1, T + 1)
+        targets = ids[:, 1:].copy()  # (1, T)
+        targets[:, :-scored] = UNCOUNTED
+        yield ids[:, :-1], targets
+        new = list(islice(remaining, stride))
+        window, scored = [*window, *new][-context - 1 :], len(new)
 
 
 def score_texts(model: Transformer, texts: Iterable[Text], on_scored: Callable[[int], object]) -> list[Score]:
-    """The scores of the texts. After each window, ``on_scored`` is called with the number of its targets.
+    """The scores of the texts that have a token to predict.
+
+    After each window, ``on_scored`` is called with the number of its targets.
 
     Raises ValueError if a loss is not finite.
     """
@@ -111,7 +122,8 @@ def score_texts(model: Transformer, texts: Iterable[Text], on_scored: Callable[[
         for inputs, targets in batches:
             score.nats += sum_of_nats(model, inputs, targets)
             on_scored(int((targets != UNCOUNTED).sum()))
-        scores.append(score)
+        if score.tokens > 0:
+            scores.append(score)
     return scores
 
 

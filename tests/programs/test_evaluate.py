@@ -8,7 +8,7 @@ import torch
 from script_helpers import run_in_process, save_run
 
 import evaluate
-from model.decoding.scoring import Score, encoded_documents, predicted_bytes, windows
+from model.decoding.scoring import Score, document_texts, predicted_bytes, windows
 from model.text.dataset import UNCOUNTED
 from model.text.prepare import load_dataset, tokenize
 from model.text.sources import open_documents
@@ -83,10 +83,12 @@ def test_a_document_has_its_own_tokens_and_bytes(run_dir, tmp_path):
     file = tmp_path / "texts.jsonl"
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     tokenizer = load_tokenizer(run_dir)
-    found = [
-        (tokenizer.decode(ids.tolist()), ids[0], size)
-        for _, ids, size in encoded_documents(open_documents([file]), tokenizer)
-    ]
+    found = []
+    for score, batches in document_texts(open_documents([file]), tokenizer, 10**6, 10**6):
+        ((inputs, targets),) = batches
+        ids = [*inputs[0].tolist(), int(targets[0, -1])]
+        assert score.tokens == len(ids) - 1
+        found.append((tokenizer.decode(ids), ids[0], score.bytes))
     assert found == [(text, tokenizer.bos_id, len(text)) for text in texts if text]
 
 
