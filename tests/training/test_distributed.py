@@ -225,7 +225,7 @@ def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
     monkeypatch.setattr("torch.cuda.device_count", lambda: 4)
     ranks = Ranks(rank=11, world_size=16, local_rank=3)
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
-    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_75"])
+    monkeypatch.setattr("torch.cuda.get_arch_list", lambda: ["sm_86"])
     monkeypatch.setattr("torch.cuda.get_device_capability", lambda card: (8, 9))
     assert local_device("auto", ranks) == torch.device("cuda:3")
     assert local_device("cuda:1", ranks) == torch.device("cuda:1")
