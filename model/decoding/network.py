@@ -26,6 +26,7 @@ from ..cache import KVCache, LayerCache
 from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from ..weights import int8
+from .recording import RecordedStep
 
 LIBRARY = Path(__file__).resolve().parent.parent
 SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
@@ -49,7 +50,6 @@ COMPILE_OPTIONS: dict[str, Any] = {
 # The sizes of the example that is traced. The compiler takes them for typical: with a few keys it would not divide the
 # loops of attention among the threads.
 TRACED_KEYS, TRACED_SLOTS = 127, 251
-RECOMPILE_LIMIT = 1000  # of torch.compile: each architecture and dtype counts, with padding and without
 
 Inputs = tuple[Tensor, Tensor, Tensor | None, list[Tensor]]  # of ``Step.forward``
 Run = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]
@@ -61,9 +61,9 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
     So the logits of a call are (B, 1, V), because those of a long prompt would take much memory. With ``compile``, the
     forward pass of one token of each row is compiled code, which is compiled at the first token, unless the cache
-    directory has it. Raises ValueError if there is no compiler, and if the network has modules that are not of this
-    library, because the file's name cannot tell what they compute. A subclass that changes only the table of rotations
-    can be compiled, because the table is an input of the code.
+    directory has it; on a GPU it is recorded instead (``RecordedStep``). Raises ValueError if there is no compiler, and
+    if the network has modules that are not of this library, because the file's name cannot tell what they compute. A
+    subclass that changes only the table of rotations can be compiled, because the table is an input of the code.
 
     The copy shares all parameters and hooks, so changing weights in place takes effect at the next token. A network
     that this function has returned is not changed.
@@ -94,7 +94,10 @@ def check_compilable(model: Transformer) -> None:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
-    if model.norm.weight.device.type == "cpu":
+    device = model.norm.weight.device
+    if device.type not in ("cpu", "cuda"):
+        raise ValueError(f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}: leave compile out")
+    if device.type == "cpu":
         compilers = ("cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
         if not any(map(shutil.which, (os.environ.get("CXX", ""), *compilers))):
             raise ValueError(
@@ -221,11 +224,9 @@ class Step(nn.Module):
 
 
 def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:
-    """Compile the step, or load its code from its file. Elsewhere than on a CPU, torch.compile does so when it runs."""
-    if inputs[0].device.type != "cpu":
-        return torch.compile(  # type: ignore[call-overload,no-any-return]
-            step, dynamic=True, fullgraph=True, recompile_limit=RECOMPILE_LIMIT
-        )
+    """Compile the step, or load its code from its file. On a GPU, record it."""
+    if inputs[0].device.type == "cuda":
+        return RecordedStep(step.network)
     weights = step.state_dict(keep_vars=True)
     path = file_of(step, form, weights)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -18,7 +18,9 @@ from ..weights.checkpoint import newest_run
 from .samples import Speed
 from .sampling import Sampling
 
-Compile = Annotated[bool, "compile the network: takes half a minute or more once, later launches load it"]
+Compile = Annotated[
+    bool, "compile the network: takes half a minute or more once, later launches load it; on a GPU it takes a moment"
+]
 
 
 @dataclass(frozen=True)

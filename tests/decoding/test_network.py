@@ -13,7 +13,9 @@ from torch import nn
 
 from model import KVCache, Transformer, generate
 from model.decoding import network as decoding
+from model.decoding import recording
 from model.decoding.network import LIBRARY, SOURCES, for_decoding, load
+from model.decoding.recording import RecordedStep
 from model.weights import load_model, save_model
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
@@ -226,14 +228,35 @@ def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
         generate(small_model(), [[1]], 2, compile=True)
 
 
-def test_on_other_devices_torch_compile_takes_the_same_step(small_model, monkeypatch):
-    compile, compile_step = torch.compile, decoding.compile_step
-    monkeypatch.setattr(torch, "compile", lambda step, **options: compile(step, backend="eager", **options))
-    on_meta = [torch.empty(0, device="meta")]
-    monkeypatch.setattr(decoding, "compile_step", lambda step, form, inputs: compile_step(step, form, on_meta))
-    model = small_model(n_layers=2)
-    for prompts in (PROMPTS, [[1, 2]]):
-        assert list(generate(model, prompts, 9, compile=True)) == list(generate(model, prompts, 9))
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
+    """Without a GPU the recording runs the step again, which a GPU must be told to do with tensors alone."""
+    recordings = []
+
+    def record(step):
+        out = step()
+        recordings.append(out)
+        return lambda: out.copy_(step()), out
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(decoding, "compile_step", lambda step, form, inputs: RecordedStep(step.network))
+    model = small_model(n_layers=2).to(dtype)
+    network, length = for_decoding(model, compile=True), model.args.max_seq_len
+    for number, (prompts, options) in enumerate(
+        (
+            ([[1, 2]], {"max_new_tokens": 9}),
+            (PROMPTS, {"max_new_tokens": 9}),
+            ([[4] * 9], {"max_new_tokens": 3 * length, "endless": True}),
+        ),
+        1,
+    ):
+        assert list(generate(network, prompts, **options)) == list(generate(model, prompts, **options))
+        assert len(recordings) == number
+
+
+def test_a_device_that_can_neither_compile_nor_record_is_refused(small_model):
+    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta"):
+        for_decoding(small_model().to("meta"), compile=True)
 
 
 def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(small_model, files, tmp_path):

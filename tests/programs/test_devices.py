@@ -190,3 +190,17 @@ def test_a_device_that_is_here_gives_the_losses_and_the_text_of_the_cpu(request,
     (cpu_losses, cpu_text), (losses, text) = results
     assert losses == pytest.approx(cpu_losses, abs=1e-3)
     assert text == cpu_text
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_on_a_gpu_that_is_here_a_recorded_step_gives_the_eager_text(request, monkeypatch, dtype):
+    if request.config.getoption("--device") != "cuda":
+        pytest.skip("needs --device cuda")
+    monkeypatch.undo()
+    model = Transformer(ARGS).to("cuda", dtype)
+    for prompts, options in (
+        ([[1, 2, 3]], {"max_new_tokens": 5}),
+        ([[1, 2, 3], [4]], {"max_new_tokens": 5}),
+        ([[1, 2, 3]], {"max_new_tokens": 3 * ARGS.max_seq_len, "endless": True}),
+    ):
+        assert list(generate(model, prompts, **options, compile=True)) == list(generate(model, prompts, **options))
