@@ -119,7 +119,7 @@ def call_table(calls: list[Call]) -> Table:
         first, last = call.written[0], call.written[-1]
         written = f"{first}-{last}" if last > first else first
         visible = sum(range(call.start_pos + 1, end + 1))  # the first new token sees start_pos + 1 keys
-        row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible} of {call.T * end}")
+        row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible}/{call.T * end}")
         table.rows.append((*row, *cost_cells(call.cached, call.uncached, call.difference)))
     T, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
     costs = cost_cells(cached, uncached, max(call.difference for call in calls))
