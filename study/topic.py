@@ -63,7 +63,12 @@ class Table:
 
 def width(text: str) -> int:
     """The columns of a terminal that the text takes: two for each Chinese character."""
-    return sum(2 if unicodedata.east_asian_width(character) in "WF" else 1 for character in text)
+    return len(text) + sum(map(is_wide, text))
+
+
+def is_wide(character: str) -> bool:
+    """Whether this is a Chinese character or punctuation mark; False for the empty string."""
+    return character != "" and unicodedata.east_asian_width(character) in "WF"
 
 
 @dataclass

@@ -28,7 +28,7 @@ from ..page import (
     walk_steps,
     write_page,
 )
-from ..topic import ModelPath, Report, Table, open_windows
+from ..topic import ModelPath, Report, Table, is_wide, open_windows
 
 SCRIPT = (
     "page/draw", "page/model", "page/weights", "page/rotation", "article/strings", "article/widgets",
@@ -110,7 +110,11 @@ def render(text: str) -> str:
     for i, token in enumerate(tokens):
         if token.type == "heading_open":
             token.attrSet("id", anchor(tokens[i + 1].content))
-        for child in token.children or []:
+        children = token.children or []
+        for before, child, after in zip(children, children[1:], children[2:]):
+            if child.type == "softbreak" and is_wide(before.content[-1:]) and is_wide(after.content[:1]):
+                child.type = "text"  # an empty one; a line break would be shown as a space
+        for child in children:
             if child.type == "link_open":
                 child.attrSet("href", page_address(str(child.attrGet("href"))))
             if child.type == "image":

@@ -70,6 +70,10 @@ def test_a_link_out_of_the_article_is_refused():
         render("[x](library.md#y)")
 
 
+def test_a_line_break_between_chinese_characters_is_no_space():
+    assert render("旋转，\n平移 q\n和 k\n[链接](#x)\n") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
+
+
 @pytest.fixture
 def opened(browser, site):
     with watched_pages(browser) as open_page:
