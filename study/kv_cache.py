@@ -75,7 +75,7 @@ def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor
 
 
 def call_table(calls: list[Call]) -> Table:
-    """A row for each call, and their sum."""
+    """A row for each call."""
     measured = ("multiplications", "without cache", "ratio", "logits differ by")
     table = Table(
         "Each forward call: T new tokens at start_pos",
@@ -91,15 +91,9 @@ def call_table(calls: list[Call]) -> Table:
         written = call.start_pos if call.T == 1 else f"{call.start_pos}-{end - 1}"
         visible = sum(range(call.start_pos + 1, end + 1))  # the first new token sees start_pos + 1 keys
         row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible}/{call.T * end}")
-        table.rows.append((*row, *cost_cells(call.cached, call.uncached, call.difference)))
-    T, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
-    costs = cost_cells(cached, uncached, max(call.difference for call in calls))
-    table.rows.append(("all", T, "", "", "", "", *costs))
+        costs = (f"{call.cached:,}", f"{call.uncached:,}", f"{call.uncached / call.cached:.1f}", short(call.difference))
+        table.rows.append((*row, *costs))
     return table
-
-
-def cost_cells(cached: int, uncached: int, difference: float) -> list[str]:
-    return [f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(difference)]
 
 
 def draw(figure: Any, calls: list[Call], slots: int) -> None:
