@@ -3,6 +3,7 @@
 __main__.py            the program
 topics.py              the topics by name, and their options, from the signatures of their functions
 topic.py               shared by all topics: tables, pictures, opening a trained model and its text
+chinese.py             tables and pictures in Chinese, with the phrases of chinese.toml
 word_order.py          order: attention without positions ignores word order
 rotation_examples.py   rotate and relative: five vectors rotated; one score at many positions
 arrows.py              pairs drawn as arrows and arcs

@@ -25,9 +25,10 @@ def overview() -> str:
             topics.append(f"  {place:<11}  {topic.__name__:<{width}}  {(topic.__doc__ or '').splitlines()[0]}")
     return "\n".join(
         [
-            f"usage: {program} TOPIC [--plot FILE.png] [flags]",
+            f"usage: {program} TOPIC [--zh] [--plot FILE.png] [flags]",
             "",
             "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
+            "With --zh, tables and pictures are in Chinese.",
             "The steps are those of docs/rope.md and docs/rope-models.md.",
             "",
             *topics,
@@ -44,9 +45,8 @@ def make_parser(topic: str) -> Parser:
     for name in names & set(POSITIONAL):
         parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
     if topic not in WITHOUT_PICTURE:
-        parser.add_argument(
-            "--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib); .zh.png: Chinese"
-        )
+        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
+    parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
     add_flags(parser, options)
     return parser
 
@@ -61,12 +61,14 @@ def main() -> int:
     flags = make_parser(topic).parse_args(sys.argv[2:])
     plot = getattr(flags, "plot", None)
     if plot is not None:
-        check_plot(plot)
+        check_plot(plot, flags.zh)
     report = run(topic, **read_flags(flags, options_class(TOPICS[topic])))
+    if flags.zh:
+        report = report.in_chinese()
     print(report)
-    if plot is not None and report.draw is not None:
+    if plot is not None:
         sys.stdout.flush()
-        save_plot(report.draw, plot, description=str(report))
+        save_plot(report, plot)
         print(f"drawn: {plot}", file=sys.stderr)
     return report.code
 

@@ -1,12 +1,10 @@
 """The KV cache, forward call by forward call: slots written and read, work saved, and equal logits."""
 
-from copy import deepcopy
 from itertools import accumulate
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.cache import KVCache
@@ -18,15 +16,18 @@ from .topic import ORANGE, SKY, Report, Table, short
 CALLS = (6, 1, 1, 1, 3, 1)  # tokens of each call; the first one has the prompt
 
 
+@torch.no_grad()
 def cache() -> Report:
     """The KV cache, call by call: slots written and read, work saved, and equal logits."""
     network = random_network()
     tokens = torch.randint(network.args.vocab_size, (1, sum(CALLS)))
-    filled = cache_of_nan(network.args)
+    filled = KVCache(network.args)
     calls = measure_calls(network, tokens, CALLS, filled)
     table = call_table(calls)
-    off_by_one = error_of_wrong_start_pos(network, tokens, calls[-1].start_pos, filled)
-    table.notes.append(f"the last call with start_pos one too small: logits differ by {short(off_by_one)}")
+    start_pos = calls[-1].start_pos
+    right, wrong = (network(tokens[:, start_pos:], position, filled) for position in (start_pos, start_pos - 1))
+    difference = (right - wrong).abs().max().item()
+    table.notes.append(f"the last call with start_pos one too small: logits differ by {short(difference)}")
     return Report([table], lambda figure: draw(figure, calls, filled.max_seq_len))
 
 
@@ -40,70 +41,41 @@ def random_network() -> Transformer:
     return model.eval()
 
 
-def cache_of_nan(args: ModelArgs) -> KVCache:
-    """A cache full of NaN, which shows the slots that are written, and makes a logit NaN if an empty slot is read."""
-    cache = KVCache(args)
-    for layer in cache.layers:
-        layer.keys.fill_(torch.nan)
-        layer.values.fill_(torch.nan)
-    return cache
-
-
-def written_slots(cache: KVCache) -> set[int]:
-    """The slots of a ``cache_of_nan`` whose keys in the last layer are numbers."""
-    return set((~cache.layers[-1].keys[0, 0, :, 0].isnan()).nonzero().flatten().tolist())
-
-
 class Call(NamedTuple):
     """One forward call, measured: multiplications with and without the cache, and the difference of the logits."""
 
     name: str
     start_pos: int
     T: int
-    written: list[int]  # slots
     cached: int  # multiplications with the cache
     uncached: int  # multiplications without it
     difference: float
 
 
-@torch.no_grad()
 def measure_calls(model: Transformer, tokens: Tensor, sizes: tuple[int, ...], cache: KVCache) -> list[Call]:
     """Pass ``tokens`` (1, T) in calls of these sizes, and compare each with a call on all tokens so far, uncached."""
     calls: list[Call] = []
     for T, end in zip(sizes, accumulate(sizes)):
         start = end - T
-        before = written_slots(cache)
         logits, cached = logits_and_multiplications(model, tokens[:, start:end], start, cache)  # (1, T, V)
         plain_logits, uncached = logits_and_multiplications(model, tokens[:, :end])  # (1, end, V)
         name = "decode" if T == 1 else "chunk"
         if start == 0:
             name = "prefill"
-        written = sorted(written_slots(cache) - before)
         difference = (logits - plain_logits[:, start:]).abs().max().item()
-        calls.append(Call(name, start, T, written, cached, uncached, difference))
+        calls.append(Call(name, start, T, cached, uncached, difference))
     return calls
 
 
 def logits_and_multiplications(model: Transformer, *inputs: Any) -> tuple[Tensor, int]:
-    """The logits, and the multiplications of all matrix products. FlopCounterMode does not
-    count those of the fused CPU kernel, so the unfused one is used.
-    """
-    with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
+    """The logits, and the multiplications of all matrix products."""
+    with FlopCounterMode(display=False) as counter:
         logits = model(*inputs)
     return logits, counter.get_total_flops() // 2  # half of the flops are multiplications, half additions
 
 
-@torch.no_grad()
-def error_of_wrong_start_pos(model: Transformer, tokens: Tensor, start_pos: int, cache: KVCache) -> float:
-    """The largest error of the logits of the last call if its start_pos is one too small."""
-    new = tokens[:, start_pos:]
-    copy = deepcopy(cache)
-    right = model(new, start_pos, copy)
-    return (model(new, start_pos - 1, copy) - right).abs().max().item()
-
-
 def call_table(calls: list[Call]) -> Table:
-    """A row for each call, and their sum."""
+    """A row for each call."""
     measured = ("multiplications", "without cache", "ratio", "logits differ by")
     table = Table(
         "Each forward call: T new tokens at start_pos",
@@ -116,19 +88,12 @@ def call_table(calls: list[Call]) -> Table:
     )
     for call in calls:
         end = call.start_pos + call.T
-        first, last = call.written[0], call.written[-1]
-        written = f"{first}-{last}" if last > first else first
+        written = call.start_pos if call.T == 1 else f"{call.start_pos}-{end - 1}"
         visible = sum(range(call.start_pos + 1, end + 1))  # the first new token sees start_pos + 1 keys
-        row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible} of {call.T * end}")
-        table.rows.append((*row, *cost_cells(call.cached, call.uncached, call.difference)))
-    T, cached, uncached = (sum(getattr(call, name) for call in calls) for name in ("T", "cached", "uncached"))
-    costs = cost_cells(cached, uncached, max(call.difference for call in calls))
-    table.rows.append(("all", T, "", "", "", "", *costs))
+        row = (call.name, call.T, call.start_pos, written, f"0-{end - 1}", f"{visible}/{call.T * end}")
+        costs = (f"{call.cached:,}", f"{call.uncached:,}", f"{call.uncached / call.cached:.1f}", short(call.difference))
+        table.rows.append((*row, *costs))
     return table
-
-
-def cost_cells(cached: int, uncached: int, difference: float) -> list[str]:
-    return [f"{cached:,}", f"{uncached:,}", f"{uncached / cached:.1f}", short(difference)]
 
 
 def draw(figure: Any, calls: list[Call], slots: int) -> None:

@@ -1,6 +1,7 @@
 """Shared by all topics: tables, pictures, checks of options, and opening a trained model and its text."""
 
 import math
+import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,7 +22,7 @@ from model.weights import Checkpoint
 from model.weights.checkpoint import newest_run
 from model.weights.variants import name_of
 
-from .labels import translate
+from .chinese import chinese_font, in_chinese, translate_labels
 from .positions import SCHEMES
 
 # Okabe and Ito's palette, which colour-blind readers can distinguish.
@@ -44,11 +45,30 @@ class Table:
         cells = [[str(cell) for cell in row] for row in (self.columns, *self.rows)]
         columns = []
         for column in zip(*cells):
-            width = max(len(cell) for cell in column)
+            widest = max(map(width, column))
             is_numeric = all(cell.lstrip("+-−<")[:1].isdigit() or cell in ("-", "") for cell in column[1:])
-            columns.append([cell.rjust(width) if is_numeric else cell.ljust(width) for cell in column])
+            padded = []
+            for cell in column:
+                spaces = " " * (widest - width(cell))
+                padded.append(spaces + cell if is_numeric else cell + spaces)
+            columns.append(padded)
         lines = ["  ".join(row).rstrip() for row in zip(*columns)]
         return "\n".join([self.title, *lines, *self.notes])
+
+    def in_chinese(self) -> "Table":
+        columns = [in_chinese(column) for column in self.columns]
+        rows = [[in_chinese(str(cell)) for cell in row] for row in self.rows]
+        return Table(in_chinese(self.title), columns, rows, [in_chinese(note) for note in self.notes])
+
+
+def width(text: str) -> int:
+    """The columns of a terminal that the text takes: two for each Chinese character."""
+    return len(text) + sum(map(is_wide, text))
+
+
+def is_wide(character: str) -> bool:
+    """Whether this is a Chinese character or punctuation mark; False for the empty string."""
+    return character != "" and unicodedata.east_asian_width(character) in "WF"
 
 
 @dataclass
@@ -56,14 +76,29 @@ class Report:
     """The output of a topic: tables to print, and a picture for --plot if there is one."""
 
     tables: Sequence[Table | str]
-    draw: Callable[[Any], None] | None = None  # draws into an empty matplotlib Figure
+    draw: Callable[[Any], None] = lambda figure: None  # draws into an empty matplotlib Figure
     code: int = 0  # the exit status of the script
 
     def __str__(self) -> str:
         return "\n\n".join(map(str, self.tables))
 
+    def in_chinese(self) -> "Report":
+        """The same report, with the tables and the labels of the picture in Chinese."""
 
-def check_plot(path: Path) -> None:
+        def draw(figure: Any) -> None:
+            self.draw(figure)
+            translate_labels(figure)
+
+        tables: list[Table | str] = []
+        for table in self.tables:
+            if isinstance(table, Table):
+                tables.append(table.in_chinese())
+            else:
+                tables.append("\n".join(map(in_chinese, table.splitlines())))
+        return Report(tables, draw, self.code)
+
+
+def check_plot(path: Path, chinese: bool) -> None:
     """Raise ValueError if ``save_plot`` could not write ``path``. Call it before the computation starts."""
     try:
         from matplotlib.backend_bases import FigureCanvasBase
@@ -74,22 +109,21 @@ def check_plot(path: Path) -> None:
         raise ValueError(f"--plot is {path}: its ending must be one of {', '.join(sorted(formats))}")
     if not path.parent.is_dir() or path.is_dir():
         raise ValueError(f"--plot is {path}: give a file in a directory that exists")
+    if chinese:
+        chinese_font()
 
 
-def save_plot(draw: Callable[[Any], None], path: Path, description: str = "") -> None:
-    """Draw into the file ``path``, atomically, with Chinese labels if it is named like ``clocks.zh.png``.
+def save_plot(report: Report, path: Path) -> None:
+    """Draw the picture of a report into the file ``path``, atomically.
 
-    A PNG also stores ``description``, the printed report of the same run, so that it can be compared with its table.
+    A PNG also stores the printed report, so that the picture can be compared with the table.
     """
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
-    draw(figure)
-    if path.stem.endswith(".zh"):
-        translate(figure)
-
+    report.draw(figure)
     file_format = path.suffix[1:].lower()
-    metadata = {"Description": description} if file_format == "png" else None
+    metadata = {"Description": str(report)} if file_format == "png" else None
     write_atomically(path, lambda part: figure.savefig(part, format=file_format, metadata=metadata))
 
 

@@ -55,7 +55,7 @@ def order(
         f'Attention of the word "{words[1]}": its weight on each word, and the first two numbers of its output',
         ("positions", "sentence", *words, "output"),
     )
-    for name, rotate in (("none", False), ("RoPE", True)):
+    for name, rotate in (("without", False), ("RoPE", True)):
         outputs = []
         for places in (forwards, forwards[::-1]):
             weights, output = attend(places, rotate=rotate)

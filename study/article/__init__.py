@@ -17,23 +17,23 @@ from model.cli.files import write_text
 
 from ..layouts import example
 from ..page import (
-    DOCS,
     Packed,
-    anchor,
+    Steps,
     fill,
     joined_modules,
     pack_checkpoint,
     read_source,
     security_policy,
-    walk_steps,
     write_page,
 )
-from ..topic import ModelPath, Report, Table, open_windows
+from ..topic import ModelPath, Report, Table, is_wide, open_windows
 
 SCRIPT = (
     "page/draw", "page/model", "page/weights", "page/rotation", "article/strings", "article/widgets",
     "article/problem", "article/clocks", "article/layouts", "article/head", "article/guess", "article/article",
 )  # fmt: skip
+DOCS = Path(__file__).parents[2] / "docs"
+WALK = {"en": ("rope.md", "rope-models.md"), "zh": ("rope.zh.md", "rope-models.zh.md")}
 PAGES = {  # the Markdown file in docs/: the page, without its ending
     "rope.md": "index",
     "rope.zh.md": "zh",
@@ -68,8 +68,7 @@ def article(
         file = out / f"{name}.html"
         write_text(file, page_text(source, facts, packed))
         table.rows.append((file.name, file.stat().st_size))
-    steps = walk_steps(lambda file: f"{PAGES[file.name]}.html")
-    write_page(packed, out / MICROSCOPE, prompt, tokenizer, steps)
+    write_page(packed, out / MICROSCOPE, prompt, tokenizer, walk_steps())
     table.rows.append((MICROSCOPE, (out / MICROSCOPE).stat().st_size))
     return Report([table])
 
@@ -110,7 +109,11 @@ def render(text: str) -> str:
     for i, token in enumerate(tokens):
         if token.type == "heading_open":
             token.attrSet("id", anchor(tokens[i + 1].content))
-        for child in token.children or []:
+        children = token.children or []
+        for before, child, after in zip(children, children[1:], children[2:]):
+            if child.type == "softbreak" and is_wide(before.content[-1:]) and is_wide(after.content[:1]):
+                child.type = "text"  # an empty one; a line break would be shown as a space
+        for child in children:
             if child.type == "link_open":
                 child.attrSet("href", page_address(str(child.attrGet("href"))))
             if child.type == "image":
@@ -141,3 +144,20 @@ def page_address(target: str) -> str:
 def data_address(file: Path) -> str:
     """A picture as a data: address."""
     return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+
+
+def walk_steps() -> Steps:
+    """The numbered headings of the walk, with links to them."""
+    steps: Steps = {}
+    for language, files in WALK.items():
+        steps[language] = []
+        for file in files:
+            text = (DOCS / file).read_text(encoding="utf-8")
+            for heading in re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE):
+                steps[language].append((heading, f"{PAGES[file]}.html#{anchor(heading)}"))
+    return steps
+
+
+def anchor(heading: str) -> str:
+    """The anchor that GitHub gives a heading."""
+    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

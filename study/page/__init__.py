@@ -12,14 +12,12 @@ import hashlib
 import html
 import inspect
 import json
-import os
 import re
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import fields
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
-from urllib.parse import quote
 
 import torch
 
@@ -46,8 +44,6 @@ PAGE = (
 LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
 HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
 Steps = dict[str, list[tuple[str, str]]]  # for each language, the headings of the walk and their addresses
-DOCS = Path(__file__).parents[2] / "docs"
-DOCS_PAGES = {"en": ("rope.md", "rope-models.md"), "zh": ("rope.zh.md", "rope-models.zh.md")}
 
 
 class Packed(NamedTuple):
@@ -86,11 +82,18 @@ def page(
     if not out.parent.is_dir() or out.is_dir():
         raise ValueError(f"out is {out}: name a file in a directory that exists")
     packed = pack_checkpoint(model)
-    return write_page(packed, out, prompt, packed.checkpoint.tokenizer(), docs_steps(out))
+    write_page(packed, out, prompt, packed.checkpoint.tokenizer(), {"en": [], "zh": []})
+    count = count_parameters(packed.args).total
+    table = Table(
+        f"{out}: open it in a browser; it needs no server and no internet",
+        ("parameters", "dtype", "bytes"),
+        [(f"{count:,}", packed.facts["dtype"], out.stat().st_size)],
+    )
+    return Report([table])
 
 
-def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps) -> Report:
-    """Write the page of a packed model. ``steps`` are its links to the steps of the walk."""
+def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps) -> None:
+    """Write the page of a packed model. ``steps`` are its links to the steps of the walk, if that is beside it."""
     path = packed.checkpoint.path
     facts = {
         "name": path.resolve().name,
@@ -102,17 +105,6 @@ def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, ste
         "lines": code_lines(Attention.forward, attention),
     }
     write_text(out, page_text(facts, packed.weights))
-    count = count_parameters(packed.args).total
-    table = Table(
-        f"{out}: open it in a browser; it needs no server and no internet",
-        ("part", "what", "bytes"),
-        [
-            ("weights", f"{count:,} parameters in {packed.facts['dtype']}", len(packed.weights) * 3 // 4),
-            ("tokenizer", f"{tokenizer.vocab_size} tokens", len(json.dumps(facts["tokenizer"]))),
-            ("whole file", "", out.stat().st_size),
-        ],
-    )
-    return Report([table])
 
 
 def page_text(facts: dict[str, Any], weights: str) -> str:
@@ -145,7 +137,7 @@ def pack_network(model: Transformer, dtype: torch.dtype) -> tuple[dict[str, Any]
     if flat.abs().max() <= torch.finfo(dtype).max:
         flat = flat.to(dtype)
     facts = {
-        "args": architecture(model.args),
+        "args": in_camel_case(asdict(model.args)),
         "dtype": str(flat.dtype).removeprefix("torch."),
         "shapes": [(name, *torch.atleast_2d(weight).shape) for name, weight in state.items()],  # a norm is one row
     }
@@ -171,16 +163,13 @@ def security_policy(script: str, style: str) -> str:
     )
 
 
-def camel(name: str) -> str:
-    return re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
-
-
-def architecture(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs with its names in camel case."""
-    values = {camel(field.name): getattr(args, field.name) for field in fields(args)}
-    if args.rope_scaling is not None:
-        values["ropeScaling"] = {camel(f.name): getattr(args.rope_scaling, f.name) for f in fields(args.rope_scaling)}
-    return values
+def in_camel_case(values: dict[str, Any]) -> dict[str, Any]:
+    """The values under names in camel case, also those of the dictionaries among them."""
+    renamed = {}
+    for name, value in values.items():
+        camel = re.sub(r"_(\w)", lambda letter: letter[1].upper(), name)
+        renamed[camel] = in_camel_case(value) if isinstance(value, dict) else value
+    return renamed
 
 
 def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
@@ -193,32 +182,3 @@ def code_lines(*functions: Callable[..., Any]) -> list[tuple[int, str]]:
         code = re.sub(r'""".*?"""', lambda text: "\n" * text[0].count("\n"), code, flags=re.DOTALL)
         lines += [(start + i, line.rstrip()) for i, line in enumerate(code.splitlines()) if line.strip()]
     return lines
-
-
-def docs_steps(out: Path) -> Steps:
-    """Links to the steps of the walk in docs/, relative to ``out``; none if docs/ is not found."""
-
-    def address(file: Path) -> str:
-        try:
-            return quote(Path(os.path.relpath(file, out.resolve().parent)).as_posix())
-        except ValueError:  # on another Windows drive
-            return file.as_uri()
-
-    return walk_steps(address)
-
-
-def walk_steps(address: Callable[[Path], str]) -> Steps:
-    """The numbered headings of the walk, with links below the address of each file."""
-    steps: Steps = {}
-    for language, names in DOCS_PAGES.items():
-        steps[language] = []
-        for file in (DOCS / name for name in names):
-            text = file.read_text(encoding="utf-8") if file.is_file() else ""
-            headings = re.findall(r"^## (\d+\. .*)$", text, flags=re.MULTILINE)
-            steps[language] += [(heading, f"{address(file)}#{anchor(heading)}") for heading in headings]
-    return steps
-
-
-def anchor(heading: str) -> str:
-    """The anchor that GitHub gives a heading."""
-    return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")

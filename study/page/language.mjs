@@ -25,7 +25,7 @@ export function writeTexts() {
   });
 }
 
-// Links to a step of the walk in the language of the page, if docs/ was found when the page was written.
+// Links to a step of the walk in the language of the page, if the page was written beside the article.
 function linkToDocs(place) {
   const found = facts.steps[state.language].find(([heading]) => heading.startsWith(`${place.dataset.step}.`));
   if (!found) return;

@@ -1,8 +1,9 @@
 """Outputs, quoted code, pictures, links and numbers of the walk through RoPE, in English and Chinese.
 
 The outputs of commands are compared word by word and number by number; those of commands that need a trained model are
-compared with a record in benchmarks/. A number in the text must occur in an output, quoted line or example of its step,
-or of a step that its paragraph links to. The sentence around it is not checked.
+compared with a record in benchmarks/, which is translated for a Chinese page. A number in the text must occur in an
+output, quoted line or example of its step, or of a step that its paragraph links to. The sentence around it is not
+checked.
 
 In a block, "..." stands for lines left out. ``python tests/docs/test_rope.py`` updates the blocks of all pages that
 leave nothing out, and fills a block that shows only "..."; with ``--pictures`` it also draws the pictures of commands
@@ -10,6 +11,7 @@ that need no trained model.
 """
 
 import argparse
+import ast
 import contextlib
 import doctest
 import io
@@ -25,6 +27,9 @@ import pytest
 
 REPO = Path(__file__).parents[2]
 sys.path.insert(0, str(REPO))
+from study.topic import Table  # noqa: E402  found by the line above
+
+IN_CHINESE = " --zh"  # the end of the commands on Chinese pages
 ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "endless", "encodings")]
 PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
 RECORDED = {
@@ -75,8 +80,8 @@ def output(command: str) -> list[str]:
     assert (python, m, words[0]) == ("python", "-m", "study")
     if words[1] in RECORDED:
         first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
-        assert first == f"$ {command}"
-        return rest
+        assert first == f"$ {command.removesuffix(IN_CHINESE)}"
+        return str(read_table(rest).in_chinese()).splitlines() if command.endswith(IN_CHINESE) else rest
     argv, sys.argv = sys.argv, words
     try:
         with contextlib.redirect_stdout(io.StringIO()) as text:
@@ -84,6 +89,13 @@ def output(command: str) -> list[str]:
     finally:
         sys.argv = argv
     return text.getvalue().splitlines()
+
+
+def read_table(lines: list[str]) -> Table:
+    """The table with these lines: two spaces or more are between the cells of a row, and none are in a note."""
+    title, *rest = lines
+    columns, *rows = [re.split(r" {2,}", line.strip()) for line in rest if "  " in line]
+    return Table(title, columns, rows, [line for line in rest if "  " not in line])
 
 
 def lines_match(shown: str, printed: str) -> bool:
@@ -234,13 +246,27 @@ def test_links_and_pictures_exist(page):
 
 
 @pytest.mark.parametrize("page", ENGLISH, ids=lambda page: page.name)
-def test_both_languages_have_the_same_commands_outputs_quotes_and_pictures(page):
+def test_both_languages_have_the_same_commands_examples_quotes_and_pictures(page):
     chinese = page.with_suffix(".zh.md")
-    assert list(commands(page)) == list(commands(chinese))
-    for kind in ("python", "pycon"):
-        assert blocks(page, kind) == blocks(chinese, kind)
+    for (command, shown), (command_zh, shown_zh) in zip(commands(page), commands(chinese), strict=True):
+        assert command == command_zh.removesuffix(IN_CHINESE)
+        assert [line == "..." for line in shown] == [line == "..." for line in shown_zh], command
+    assert blocks(page, "python") == blocks(chinese, "python")
+    assert examples(page) == examples(chinese)
     images, images_zh = (re.findall(r"images/(\w+)", each.read_text(encoding="utf-8")) for each in (page, chinese))
     assert images == images_zh
+
+
+def examples(page: Path) -> list[str]:
+    """The code of the examples, without comments, and without the text in f-strings."""
+    codes = []
+    for example in doctest.DocTestParser().get_examples("\n".join(blocks(page, "pycon"))):
+        tree = ast.parse(example.source)
+        for string in ast.walk(tree):
+            if isinstance(string, ast.JoinedStr):
+                string.values = [part for part in string.values if isinstance(part, ast.FormattedValue)]
+        codes.append(ast.unparse(tree))
+    return codes
 
 
 def refresh(page: Path, pictures: bool) -> None:

@@ -10,9 +10,8 @@ import pytest
 from browser_helpers import save_small_model, watched_pages
 from study_models import make_run
 
-from study import page as page_topic
 from study import what_if
-from study.article import FIGURES, PAGES, render
+from study.article import FIGURES, PAGES, anchor, render, walk_steps
 from study.clocks import frequencies
 from study.lookback import FAST_PAIRS, LONG, sharpness
 from study.topic import open_windows
@@ -54,7 +53,7 @@ def test_the_text_code_and_pictures_of_the_markdown_are_on_the_page(source):
     body = render(markdown)
     prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
-        assert f'id="{page_topic.anchor(heading)}"' in body
+        assert f'id="{anchor(heading)}"' in body
     text = unescape(re.sub(r"<[^>]*>", "", body))
     for code in re.findall(r"^```\w*\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL):
         assert code in text
@@ -65,9 +64,22 @@ def test_the_text_code_and_pictures_of_the_markdown_are_on_the_page(source):
     assert sorted(live) == (sorted(FIGURES.values()) if source.startswith("rope.") else [])
 
 
+def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
+    shown = {int(step) for step in re.findall(r'data-step="(\d+)"', (site / "page.html").read_text(encoding="utf-8"))}
+    for headings in walk_steps().values():
+        assert shown <= {int(heading.split(".")[0]) for heading, _ in headings}
+        for heading, address in headings:
+            file, place = address.split("#")
+            assert f'id="{place}">{heading}<' in (site / file).read_text(encoding="utf-8")
+
+
 def test_a_link_out_of_the_article_is_refused():
     with pytest.raises(ValueError, match=r"links to library\.md"):
         render("[x](library.md#y)")
+
+
+def test_a_line_break_between_chinese_characters_is_no_space():
+    assert render("旋转，\n平移 q\n和 k\n[链接](#x)\n") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
 
 
 @pytest.fixture

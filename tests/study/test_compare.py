@@ -79,7 +79,7 @@ def test_the_committed_results_hold_every_scheme(tmp_path):
     report = run("compare", dry=True)
     assert {(row[0], row[6]) for row in report.tables[0].rows} == {(scheme, 3) for scheme in SCHEMES}
     pytest.importorskip("matplotlib")
-    save_plot(report.draw, tmp_path / "x.png")
+    save_plot(report, tmp_path / "x.png")
 
 
 def test_own_runs_are_not_mixed_with_the_committed_ones(tmp_path, monkeypatch):

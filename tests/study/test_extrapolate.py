@@ -44,7 +44,7 @@ def test_within_the_context_all_losses_are_equal(tmp_path):
     assert len({tuple(row[1:3]) for row in losses.rows}) == 1
     assert len({row[3] for row in losses.rows}) > 2
     pytest.importorskip("matplotlib")
-    save_plot(report.draw, tmp_path / "x.png")
+    save_plot(report, tmp_path / "x.png")
 
 
 def test_a_network_with_absolute_positions_is_refused(tmp_path):

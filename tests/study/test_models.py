@@ -61,7 +61,7 @@ def test_attention_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
     assert heads.rows[6][:6] == (1, 2, f"{far:.1f}", *(f"{share:.0%}" for share in shares))
     assert heads.rows[6][2:6] != heads.rows[6][6:]
     pytest.importorskip("matplotlib")
-    save_plot(report.draw, tmp_path / "x.png")
+    save_plot(report, tmp_path / "x.png")
 
 
 def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
@@ -124,7 +124,7 @@ def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scali
     assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
     assert first["position interpolation"] != first["rope, as it is"]
     pytest.importorskip("matplotlib")
-    save_plot(report.draw, tmp_path / "x.png")
+    save_plot(report, tmp_path / "x.png")
 
 
 def test_a_context_that_is_too_long_for_the_memory_is_refused(trained, monkeypatch):

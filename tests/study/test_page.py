@@ -277,16 +277,6 @@ def test_every_annotation_matches_one_line_of_attention_py(facts):
     assert all(code[number - 1].strip() == text.strip() for number, text in facts["lines"])
 
 
-def test_links_lead_to_headings_of_the_docs(facts, tmp_path):
-    steps = {int(step) for step in re.findall(r'data-step="(\d+)"', (WEB / "page.html").read_text(encoding="utf-8"))}
-    for headings in facts["steps"].values():
-        assert steps <= {int(heading.split(".")[0]) for heading, _ in headings}
-        for heading, address in headings:
-            file, anchor = address.split("#")
-            assert f"## {heading}\n" in (tmp_path / file).read_text(encoding="utf-8")
-            assert anchor.startswith(heading.split(".")[0])
-
-
 @needs_node
 def test_every_text_exists_in_both_languages_and_is_used():
     table = run_in_node("return U.STRINGS;", None)

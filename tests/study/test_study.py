@@ -143,6 +143,6 @@ def test_trace_ends_with_what_attention_computes(small_model):
 
 
 def test_order_takes_other_words_and_rotate_other_vectors(study):
-    assert "none       down sat cat the" in study("order", "--words", "the", "cat", "sat", "down").stdout
+    assert "without    down sat cat the" in study("order", "--words", "the", "cat", "sat", "down").stdout
     rows = run("rotate", vectors=("1,0,0,1", "0,1,2,0")).tables[0].rows
     assert rows[1][-2:] == ("[-0.8415, 0.5403]", "[1.9999, 0.0200]")
