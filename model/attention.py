@@ -1,4 +1,4 @@
-"""Grouped-query attention: the layer, which applies RoPE and uses the KV cache, and its formula. And RMSNorm."""
+"""Grouped-query attention: the layer (``Attention``), the formula in it (``attention``), and RMSNorm."""
 
 import math
 
@@ -61,7 +61,7 @@ class Attention(nn.Module):
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)
 
     def attend(self, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:
-        """To try another formula, override this method."""
+        """The formula; override this method to try another: (B, H, T, D), (B, K, S, D) twice -> (B, H, T, D)."""
         return attention(xq, keys, values, mask)
 
 

@@ -27,8 +27,9 @@ class LayerCache:
 class KVCache:
     """One ``LayerCache`` for each layer of the network, allocated once.
 
-    The cache does not count its tokens: the caller passes ``start_pos``. To overwrite slots or to begin another text,
-    pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T`` and above are never read.
+    Token p of a text is in slot p. The cache does not count its tokens: the caller passes ``start_pos``. To overwrite
+    slots or to begin another text, pass a lower one. Nothing needs to be cleared, because slots at ``start_pos + T``
+    and above are never read.
     """
 
     chunk = 512  # prompt tokens in one forward pass of the decode loop, to bound the memory of a long prompt
@@ -56,7 +57,7 @@ class KVCache:
         self.layers = [LayerCache(zeros(), zeros()) for _ in range(args.n_layers)]
 
     def make_room(self, start_pos: int, T: int) -> int:
-        """The position of the next T tokens: ``start_pos``, unless a subclass evicts earlier tokens to make room.
+        """The position of the next T tokens: ``start_pos``, unless a subclass (``EndlessCache``) evicts earlier tokens.
 
         Raises ValueError if they do not fit.
         """

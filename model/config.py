@@ -18,8 +18,8 @@ class RopeScaling:
     type: Annotated[ScalingType, "which function"] = "linear"
     factor: Annotated[float, "divides the frequencies; about how many times longer the context"] = 1.0
     original_max_seq_len: Annotated[int, "llama3 and yarn: the trained context, which must be given"] = UNSET
-    low: Annotated[float, "llama3 and yarn: pairs with fewer turns in that context are fully scaled"] = 1.0
-    high: Annotated[float, "pairs with more turns are unchanged (default: llama3 4, yarn 32)"] = UNSET
+    low: Annotated[float, "llama3 and yarn: pairs that turn less often in that context are fully scaled"] = 1.0
+    high: Annotated[float, "pairs that turn more often in it are unchanged (default: llama3 4, yarn 32)"] = UNSET
     attention_factor: Annotated[float, "multiplies q and k (default: yarn 0.1 ln factor + 1, else 1)"] = UNSET
 
     def __post_init__(self) -> None:
@@ -52,7 +52,7 @@ class ModelArgs:
     n_heads: Annotated[int, "query heads"] = 8
     n_kv_heads: Annotated[int, "key/value heads, each serving a group of query heads (default: n_heads)"] = UNSET
     head_dim: Annotated[int, "width of one head (default: dim / n_heads)"] = UNSET
-    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, up to a multiple of 32)"] = UNSET
+    hidden_dim: Annotated[int, "width of the feed-forward layer (default: 8/3 dim, made a multiple of 32)"] = UNSET
     vocab_size: Annotated[int, "tokens in the vocabulary"] = 2048
     max_seq_len: Annotated[int, "context: the most positions the network can see"] = 256
     norm_eps: Annotated[float, "added to the mean square in RMSNorm"] = 1e-5
@@ -65,8 +65,8 @@ class ModelArgs:
     def __post_init__(self) -> None:
         derived = {"n_kv_heads": self.n_heads}
         if is_number(self.dim, int):
-            # Three matrices of this width have as many parameters as the two of a classic 4 * dim layer.
-            derived["hidden_dim"] = (8 * self.dim + 95) // 96 * 32  # 8/3 dim, rounded up to a multiple of 32
+            # SwiGLU has three matrices; with 8/3 dim they have as many parameters as two of a classic 4 * dim layer.
+            derived["hidden_dim"] = (8 * self.dim + 95) // 96 * 32  # rounded up to a multiple of 32
         if self._are_counts("dim", "n_heads") and self.dim % self.n_heads == 0:
             derived["head_dim"] = self.dim // self.n_heads
         for name, value in derived.items():
@@ -103,6 +103,7 @@ class ModelArgs:
             for problem in self.rope_scaling.problems():
                 yield f"rope_scaling {problem}"
             if (is_number(self.rope_theta) and self.rope_theta <= 1) or self.head_dim == 2:
+                # The formulas divide by log(theta) and by the number of pairs - 1.
                 yield (
                     f"rope_theta is {self.rope_theta} and head_dim {self.head_dim}: rope_scaling needs a theta "
                     "above 1 and a head_dim above 2"

@@ -1,7 +1,7 @@
 """The decode loop: forward, sample, yield.
 
 To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
-slot of the cache, and ``start_pos`` stays one number. Padding shifts all positions of a row by the same amount. This
+slot of the cache, and one ``start_pos`` serves all rows. Padding shifts all positions of a row by the same amount. This
 changes nothing if the scores depend only on differences of positions, as with RoPE.
 """
 
@@ -26,9 +26,9 @@ def decode(
 ) -> Iterator[Tensor]:
     """Continue ``tokens`` (B, T), the first of them at ``start_pos``; yields the next token of each row, (B, 1).
 
-    ``sample`` maps logits (B, V) to tokens (B, 1), on any device. ``padding`` (B,) counts the slots before each row's
-    first token. The caller may stop earlier than after ``max_new_tokens``. The last token is not written to the cache,
-    so without eviction the cache needs start_pos + T + max_new_tokens - 1 slots.
+    ``sample`` maps logits (B, V) to tokens (B, 1), which may be on another device. ``padding`` (B,) counts the slots
+    before each row's first token. The caller may stop earlier than after ``max_new_tokens``. The last token is not
+    written to the cache, so without eviction the cache needs start_pos + T + max_new_tokens - 1 slots.
     """
     new = tokens  # the prompt, and then one token of each row at a time
     for _ in range(max_new_tokens):
@@ -46,7 +46,8 @@ def decode(
 def padding_mask(padding: Tensor | None, start_pos: int, T: int) -> Tensor | None:
     """The causal mask of T new tokens at start_pos that also hides the first ``padding`` (B,) slots of each row.
 
-    (B, 1, T, S), or None without padding. A padding slot sees itself, because a softmax over no keys is NaN.
+    (B, 1, T, S), or None without padding. A padding slot sees itself, because a softmax over no keys is NaN; no token
+    sees it.
     """
     if padding is None:
         return None

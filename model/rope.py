@@ -2,7 +2,7 @@
 
 Each pair of neighbouring numbers in a head is read as one complex number, a point in a plane. At position p, pair i is
 rotated by the angle p * theta^(-2i/D): the first pair by one radian per token, the last pair hardly at all. The dot
-product of two rotated vectors depends only on the difference of their positions, so attention scores are relative.
+product of two rotated vectors depends on their positions only through the difference, so scores are relative.
 """
 
 import torch
@@ -13,11 +13,11 @@ from .rope_scaling import scale
 
 
 def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0, scaling: RopeScaling | None = None) -> Tensor:
-    """The rotations of all positions: complex64 (end, dim // 2); row p, column i is exp(1j p theta^(-2i/dim)).
+    """The rotations of positions 0 to ``end`` - 1: complex64 (end, dim // 2); ``dim`` is the width of one head.
 
-    ``dim`` is the width of one head. The angles are computed in float64 on the CPU, whatever the default dtype and
-    device are. In bfloat16 an angle near position 2000 could be wrong by 4 radians, and on the meta device, where large
-    networks are constructed, tensors have no values.
+    Row p, column i is cos(a) + j sin(a), "cis" for short, with the angle a = p theta^(-2i/dim). Angles are computed in
+    float64 on the CPU, whatever the default dtype and device are: bfloat16 numbers near 2000 are 8 apart, so an angle
+    could be wrong by 4 radians, and on the meta device, where large networks are constructed, tensors have no values.
     ``scaling`` changes the frequencies, and multiplies the rotations by its ``attention_factor``.
     """
     if dim % 2:

@@ -11,7 +11,7 @@ from .config import RopeScaling
 
 
 def scale(freqs: Tensor, scaling: RopeScaling) -> Tensor:
-    """The frequencies that ``scaling`` describes. Raises ValueError for the bool that Meta's function takes."""
+    """The frequencies that ``scaling`` describes. Raises ValueError for True and False, which Meta's function takes."""
     if isinstance(scaling, bool):
         raise ValueError(f"scaling is {scaling}: give None, or for use_scaled=True RopeScaling('llama3', 8.0, 8192)")
     if scaling.type == "linear":
@@ -51,17 +51,19 @@ def yarn(freqs: Tensor, factor: float, original: int, low: float, high: float) -
     Both ends of the transition are rounded to whole indices. The paper (arXiv:2309.00071, section 3.2) differs: there
     the transition is linear in the number of turns, as in ``llama3``.
 
-    Like the authors' code, this gets two extreme cases wrong. If even the first pair makes far fewer than ``low``
-    turns, no pair is scaled, although all should be. If even the last pair makes far more than ``high`` turns, all
-    pairs are scaled, although none should be.
+    Like the authors' code, this gets two extreme cases wrong, in which ``width`` is negative. If even the first pair
+    makes far fewer than ``low`` turns, no pair is scaled, although all should be. If even the last pair makes far more
+    than ``high`` turns, all pairs are scaled, although none should be.
     """
     pairs = len(freqs)
     log_ratio = math.log(freqs[1] / freqs[0])  # negative, and the same for any two neighbouring pairs
-    # The transition runs from the pair with ``high`` turns to the one with ``low``. A pair with n turns has the
-    # frequency 2 pi n / original, and a pair with the frequency f has the index log(f) / log_ratio. ``end`` is at most
-    # D - 1, as in the authors' code, although the largest index is D/2 - 1.
-    begin = max(math.floor(math.log(2 * math.pi * high / original) / log_ratio), 0)
-    end = min(math.ceil(math.log(2 * math.pi * low / original) / log_ratio), 2 * pairs - 1)
+
+    def index_of(turns: float) -> float:
+        """The index, which may be a fraction, of the pair that makes so many turns in the trained context."""
+        return math.log(2 * math.pi * turns / original) / log_ratio
+
+    begin = max(math.floor(index_of(high)), 0)
+    end = min(math.ceil(index_of(low)), 2 * pairs - 1)  # as in the authors' code; the largest index is pairs - 1
     width = end - begin
     if width == 0:
         width = 1  # the transition is one step between two pairs

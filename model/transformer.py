@@ -91,7 +91,7 @@ class Transformer(nn.Module):
         return F.linear(h, self.tok_embeddings.weight) if self.output is None else self.output(h)  # (B, T, V)
 
     def embed(self, tokens: Tensor, start_pos: int) -> Tensor:
-        """tokens (B, T) -> (B, T, dim), without positions: RoPE adds nothing here, other encodings do."""
+        """tokens (B, T) -> (B, T, dim). RoPE adds no positions here; a subclass with another encoding may."""
         return self.tok_embeddings(tokens)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
