@@ -14,7 +14,7 @@ from model.cli import Parser, add_flags, explain_out_of_memory, print_note, read
 from model.cli.machine import choose_threads, free_memory, pick_device, pick_dtype
 from model.config import ModelArgs
 from model.decoding.batches import memory_needed
-from model.decoding.chat import find_template, open_chat
+from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.options import (
@@ -56,7 +56,7 @@ def main() -> None:
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     chat = None  # without a template, the model continues the user's lines
     if find_template(checkpoint.path)[1] is not None or flags.system is not None or flags.template_var:
-        chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
 
     with explain_out_of_memory("give a smaller model, or lower --context", device):
         model = load_network(checkpoint, options, device, dtype)

@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
 from model.cli.machine import pick_device, pick_dtype
-from model.decoding.chat import DEFAULT_TEMPLATE, open_chat
+from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
 from model.ranges import Range
@@ -103,7 +103,7 @@ def given_texts(
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = open_chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()

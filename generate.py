@@ -23,7 +23,7 @@ from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_f
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
 from model.decoding.batches import check_prompts, memory_needed
-from model.decoding.chat import open_chat, user_message
+from model.decoding.chat import Chat, user_message
 from model.decoding.network import for_decoding
 from model.decoding.options import (
     Compile,
@@ -146,7 +146,7 @@ def read_prompts(
     if options.chat:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
         encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
         if flags.system is not None or flags.template_var:
