@@ -76,7 +76,7 @@ def main() -> None:
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             scores = score_texts(model, texts, bar.update)
     if not scores:
-        raise ValueError(f"{', '.join(options.data)}: no document has a token to predict: give more text")
+        raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
     if options.json:
         print_json(scores)
     else:
@@ -124,7 +124,7 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Tex
     tokens = np.array([example.tokens])  # (1, T + 1)
     targets = np.where([example.counted], tokens, UNCOUNTED)
     size = max(1, len(example.text(tokenizer).encode()))
-    return Score(where, sum(example.counted), size), [(tokens[:, :-1], targets[:, 1:])]
+    return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
 def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
@@ -146,7 +146,7 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
     context = checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
-    return Score("validation text", dataset.val_tokens, dataset.val_bytes), batches
+    return Score("validation text", dataset.val_bytes), batches
 
 
 def count_training_files(documents: Documents, directory: Path) -> int:

@@ -138,7 +138,7 @@ def test_a_validation_waits_once_a_batch(device):
 
 def test_evaluation_waits_once_a_window(device):
     model = Transformer(ARGS).to(DEVICE)
-    score_texts(model, [(Score("", 4, 4), windows(np.array([1, 2, 3, 4, 5]), 2, 2))], lambda scored: None)
+    score_texts(model, [(Score(""), windows(np.array([1, 2, 3, 4, 5]), 2, 2))], lambda scored: None)
     assert device.waits == 2
 
 
