@@ -61,15 +61,7 @@ class Options(ModelOptions):
     endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
     jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
-    logprobs: Annotated[
-        bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
-    ] = False
     compile: Compile = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.logprobs and not self.jsonl:
-            raise ValueError("logprobs are printed in JSON objects: add --jsonl")
 
 
 def main() -> None:
@@ -107,7 +99,6 @@ def main() -> None:
             sampling,
             speed,
             batch_size=options.batch_size,
-            logprobs=options.logprobs,
             endless=options.endless,
         )
         try:
@@ -175,7 +166,6 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             if options.jsonl:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
                 fields |= {"finish_reason": sample.finish}
-                fields |= {"logprobs": sample.logprobs} if options.logprobs else {}
                 # Other encodings would lose characters
                 is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
                 print(json.dumps(fields, ensure_ascii=not is_unicode), flush=True)

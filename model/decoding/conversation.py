@@ -75,7 +75,7 @@ class Conversation:
         sampler = Sampler(self.sampling, [{*tokens}], self.network.args.vocab_size, self.turns)
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
-        for _ in advance([sample], steps, sampler, self.speed):
+        for _ in advance([sample], steps, self.speed):
             self.forwarded = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])

@@ -38,19 +38,17 @@ class Sample:
     stop: Sequence[str] = ()
     text: str = ""
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
     finish: str | None = None
 
     def __post_init__(self) -> None:
         self._stream = self.tokenizer.stream(self.prompt.tokens)  # tokenizers decode the start of a text differently
         self._held = ""  # characters that may be the beginning of a stop string
 
-    def push(self, token: int, logprob: float | None = None) -> None:
+    def push(self, token: int) -> None:
         """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
         if self.finish is not None:
             return
         self.tokens.append(token)
-        self.logprobs.append(logprob)
         is_end = token in self.tokenizer.eos_ids
         is_last = is_end or len(self.tokens) == self.max_new_tokens
         text = "" if is_end else self._stream.push(token)
@@ -90,7 +88,7 @@ class Speed:
         )
 
 
-def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler, speed: Speed) -> Iterator[None]:
+def advance(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
     """Give each sample its token of every step, (B, 1), until all have finished. Yields after each step.
 
     The time of the steps is added to ``speed``, without that of the caller between them.
@@ -104,8 +102,8 @@ def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler
         else:
             speed.new_seconds += seconds
             speed.new_tokens += sum(sample.finish is None for sample in samples)
-        for row, (sample, token) in enumerate(zip(samples, tokens[:, 0].tolist())):
-            sample.push(token, sampler.logprobs[row] if sampler.logprobs else None)
+        for sample, token in zip(samples, tokens[:, 0].tolist()):
+            sample.push(token)
         yield
         if all(sample.finish for sample in samples):
             return
@@ -119,7 +117,6 @@ def complete(
     speed: Speed,
     *,
     batch_size: int = 16,
-    logprobs: bool = False,
     endless: bool = False,
 ) -> Iterator[Sample]:
     """Continue the samples, ``batch_size`` at a time, with a network from ``for_decoding``.
@@ -131,11 +128,11 @@ def complete(
     done = 0
     for batch in batches_of(samples, batch_size, any_length=allows_padding(network, endless=endless)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, prompts, network.args.vocab_size, done, logprobs)
+        sampler = Sampler(sampling, prompts, network.args.vocab_size, done)
         longest = max(sample.max_new_tokens for sample in batch)
         steps = start(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for _ in advance(batch, steps, sampler, speed):
+        for _ in advance(batch, steps, speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

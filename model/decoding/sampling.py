@@ -32,9 +32,6 @@ class Sampling:
     top_p: Annotated[
         float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
     ] = None
-    min_p: Annotated[
-        float | None, "leave out tokens below this fraction of the likeliest one's probability", Range(0, 1)
-    ] = None
     repetition_penalty: Annotated[
         float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1e6)
     ] = 1.0
@@ -74,21 +71,13 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probs < likeliest.gather(-1, before_last), EXCLUDED)
 
 
-def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens with at least p times the probability of the likeliest one (min-p sampling, arXiv:2407.01082)."""
-    probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), EXCLUDED)
-
-
 def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Apply temperature, top_k, top_p and min_p in this order, as Hugging Face and others do."""
+    """Apply temperature, top_k and top_p in this order, as Hugging Face and others do."""
     logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
     if sampling.top_p is not None and sampling.top_p < 1:
         logits = keep_top_p(logits, sampling.top_p)
-    if sampling.min_p:
-        logits = keep_min_p(logits, sampling.min_p)
     return logits
 
 
@@ -126,13 +115,9 @@ class Sampler:
         prompts: Sequence[Collection[int]],
         vocab_size: int,
         first_row: int = 0,
-        with_logprobs: bool = False,
     ) -> None:
         """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
         self.sampling = sampling
-        self.with_logprobs = with_logprobs
-        # Log-probabilities of the latest tokens, before repetition penalty, temperature and filters.
-        self.logprobs: list[float] | None = None
         self.uniforms = uniforms(sampling.seed, range(first_row, first_row + len(prompts)))
         self.seen: Tensor | None = None
         if sampling.repetition_penalty != 1:
@@ -147,7 +132,7 @@ class Sampler:
         Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
         allowed, because it excludes a token, but not for all tokens of a row.
         """
-        original = logits = logits.cpu().float()
+        logits = logits.cpu().float()
         if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
@@ -160,6 +145,4 @@ class Sampler:
             tokens = draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
         if self.seen is not None:
             self.seen.scatter_(-1, tokens, True)
-        if self.with_logprobs:
-            self.logprobs = original.log_softmax(-1).gather(-1, tokens)[:, 0].tolist()
         return tokens

@@ -26,7 +26,6 @@ def scripted(monkeypatch):
         call.batches = []
 
         def start(network, prompts, max_new_tokens, sampler, endless):
-            sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
@@ -62,7 +61,6 @@ def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
     assert scripted.batches == [3, 3, 1]
-    assert samples[0].logprobs == [-0.5, -0.5]
 
 
 def test_endless_prompts_of_unequal_length_do_not_share_a_batch(scripted):

@@ -36,8 +36,6 @@ def by_definition(row, sampling):
         sums = itertools.accumulate(probs[i] for i in ranked)
         ranked = ranked[: 1 + sum(total < sampling.top_p for total in sums)]
         probs = probabilities({i: probs[i] for i in ranked})
-    if sampling.min_p:
-        ranked = [i for i in ranked if probs[i] >= sampling.min_p * max(probs.values())]
     return probabilities({i: probs[i] for i in ranked})
 
 
@@ -47,20 +45,18 @@ def by_definition(row, sampling):
     "filters",
     [
         {},
-        {"top_k": 0, "top_p": 1.0, "min_p": 0.0},
+        {"top_k": 0, "top_p": 1.0},
         {"top_k": 1},
         {"top_k": 7},
         {"top_k": 500},
         {"top_p": 1e-9},
         {"top_p": 0.5},
         {"top_p": 0.99},
-        {"min_p": 0.05},
-        {"min_p": 0.999},
-        {"top_k": 5, "top_p": 0.7, "min_p": 0.2},
+        {"top_k": 5, "top_p": 0.7},
     ],
 )
 def test_the_filters_keep_what_their_definitions_keep(vocab_size, temperature, filters):
-    """The order is temperature, top_k, top_p, min_p."""
+    """The order is temperature, top_k, top_p."""
     logits, sampling = 2 * torch.randn(4, vocab_size), Sampling(temperature, **filters)
     after = apply_filters(logits, sampling)
     for row, found in zip(logits.tolist(), after.softmax(-1).tolist()):
