@@ -137,10 +137,7 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
             "with --data"
         )
-    try:
-        dataset = load_dataset(checkpoint.path)
-    except ValueError as error:
-        raise ValueError(f"{error}; name a text with --data") from None
+    dataset = load_dataset(checkpoint.path)
     share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
     text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")

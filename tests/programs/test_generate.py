@@ -212,7 +212,9 @@ def test_a_models_own_sampling_settings_are_defaults(run, samples, run_dir, tmp_
     assert "note: top_k 7, as " in run(*arguments, "--temperature", 1, model=path)[2]
     assert "note" not in run(*given, model=path)[2]
     (path / "generation_config.json").write_text(json.dumps(config | {"top_k": "all"}), encoding="utf-8")
-    assert "generation_config.json: top_k is 'all': give a whole number" in run(*arguments, model=path)[2]
+    err = run(*arguments, model=path)[2]
+    assert "note: temperature 0.4, top_k all, as " in err
+    assert "error: top_k is 'all': give a whole number" in err
     assert run(*arguments, "--top_k", 3, model=path)[0] == 0
 
 
