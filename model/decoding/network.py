@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -78,7 +77,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     if not compile:
         return network
     compiled = copy.copy(network)
-    compiled.forward = CompiledForward(network)  # type: ignore[method-assign]
+    compiled.forward = Step(network).run  # type: ignore[method-assign]
     return compiled
 
 
@@ -94,37 +93,50 @@ def check_compilable(model: Transformer) -> None:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
-    if model.norm.weight.device.type == "cpu":
-        compilers = ("cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
-        if not any(map(shutil.which, (os.environ.get("CXX", ""), *compilers))):
-            raise ValueError(
-                "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ "
-                "build tools, or leave compile out"
-            )
+    has_compiler = any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")))
+    if model.norm.weight.device.type == "cpu" and not has_compiler:
+        raise ValueError(
+            "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ build "
+            "tools, or leave compile out"
+        )
 
 
-class CompiledForward:
-    """``Transformer.forward`` that runs compiled code for one token of each row, and the model's own for prompts."""
+class Step(nn.Module):
+    """The network for one token of each row, as a function of tensors alone: ``forward``, of which ``run`` has code."""
 
     def __init__(self, model: Transformer) -> None:
-        self.model = model
+        super().__init__()
         device = model.norm.weight.device
-        self.step = Step(kernels.replace_modules(model, in_loops) if device.type == "cpu" else model)
+        self.read_prompt = model.forward
+        self.network = kernels.replace_modules(model, in_loops) if device.type == "cpu" else model
         self.rotations = torch.view_as_real(model.freqs_cis).to(device)  # (max_seq_len, D/2, 2)
         self.compiled: dict[Form, Run] = {}
 
-    def __call__(
+    def run(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
+        """``Transformer.forward``: compiled code for one token of each row, and the model's own for prompts."""
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
-            return self.model(tokens, start_pos, cache, mask)  # (B, 1, V)
-        self.model.check_positions(tokens, start_pos, cache)
+            return self.read_prompt(tokens, start_pos, cache, mask)  # (B, 1, V)
+        self.network.check_positions(tokens, start_pos, cache)
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         inputs = (tokens, self.rotations[: start_pos + 1], mask, tensors)
         form = (tokens.shape[0] == 1, mask is None, tokens.dtype, tensors[0].dtype)
         if form not in self.compiled:
-            self.compiled[form] = compile_step(self.step, form, inputs)
+            self.compiled[form] = compile_step(self, form, inputs)
         return self.compiled[form](*inputs)  # (B, 1, V)
+
+    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
+
+        ``cache`` has the keys and values of each layer, which are changed in place.
+        """
+        start_pos = rotations.shape[0] - 1
+        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
+        h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
+        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
+            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
+        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
 def in_loops(module: nn.Module) -> nn.Module:
@@ -198,26 +210,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     weights = scores.softmax(-1)[..., None]  # (B, K, H/K, S, 1)
     out = (weights * v[:, :, None].float()).sum(-2)  # (B, K, H/K, D)
     return out.type_as(v).view(B, H, 1, D)
-
-
-class Step(nn.Module):
-    """The network for one token of each row, as a function of tensors alone."""
-
-    def __init__(self, network: Transformer) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
-        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
-
-        ``cache`` has the keys and values of each layer, which are changed in place.
-        """
-        start_pos = rotations.shape[0] - 1
-        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
-        h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
-        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
-            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
-        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
 def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:

@@ -191,7 +191,7 @@ def test_a_subclass_with_another_table_is_compiled(small_args, files):
 
 def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_runs(small_model, each_processor):
     model, used = small_model(n_layers=1, qk_norm=True).eval(), set()
-    step, cache = for_decoding(model, compile=True).forward.step, KVCache(model.args)
+    step, cache = for_decoding(model, compile=True).forward.__self__, KVCache(model.args)
     rotations = torch.view_as_real(model.freqs_cis)[:4]
     sys.setprofile(lambda frame, *_: used.add(frame.f_code.co_filename))
     try:
