@@ -44,7 +44,6 @@ class Conversation:
         self.sampling = sampling
         self.speed = speed
         self.chat = chat
-        self.turns = 0
         self.reset()
 
     def reset(self) -> None:
@@ -71,8 +70,7 @@ class Conversation:
         start_pos = self.forwarded - self.cache.evicted
         prompt_length = len(tokens)
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop)
-        self.turns += 1  # each turn has another random stream
-        sampler = Sampler(self.sampling, [{*tokens}], self.network.args.vocab_size, self.turns)
+        sampler = Sampler(self.sampling, [len(messages)])  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
         for _ in advance([sample], steps, self.speed):

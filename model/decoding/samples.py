@@ -128,7 +128,7 @@ def complete(
     done = 0
     for batch in batches_of(samples, batch_size, any_length=allows_padding(network, endless=endless)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, prompts, network.args.vocab_size, done)
+        sampler = Sampler(sampling, range(done, done + len(batch)))
         longest = max(sample.max_new_tokens for sample in batch)
         steps = start(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
