@@ -138,17 +138,6 @@ def test_a_turn_equals_endless_generation(talk, length, n):
     assert talk.conversation.forwarded == length + n
 
 
-def test_the_cache_grows_with_the_conversation_up_to_the_context(begin):
-    talk = begin(max_seq_len=4000, context=1000)
-    cache = talk.conversation.cache
-    sizes = []
-    for length in (10, 200, 100, 600, 2000):
-        say(talk, "a" * length)
-        sizes.append(cache.layers[0].keys.shape[2] - 1)
-    assert sizes == [256, 256, 512, 1000, 1000]
-    assert talk.conversation.forwarded - cache.evicted <= 1000
-
-
 class PlainChat:
     """A chat template in Python: a mark before and after every message. ``shortened`` old messages become "-"."""
 
