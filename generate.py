@@ -93,14 +93,7 @@ def main() -> None:
         network = for_decoding(model, options.compile)
         samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
         speed = Speed()
-        streamed = complete(
-            network,
-            samples,
-            sampling,
-            speed,
-            batch_size=options.batch_size,
-            endless=options.endless,
-        )
+        streamed = complete(network, samples, sampling, speed, batch_size=options.batch_size, endless=options.endless)
         try:
             print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:

@@ -26,16 +26,8 @@ from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from ..weights import int8
 
-LIBRARY = Path(__file__).resolve().parent.parent
-SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
-    "attention.py",
-    "cache.py",
-    "decoding/network.py",
-    "kernels.py",
-    "rope.py",
-    "transformer.py",
-    "weights/int8.py",
-)
+# If one of these files changes, the step is compiled again: the network, its kernels, and how it is compiled.
+SOURCES = [*sorted(Path(kernels.__file__).parent.glob("*.py")), Path(int8.__file__), Path(__file__)]
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
 # in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
@@ -264,7 +256,7 @@ def export(step: Step, tokens: Tensor, rotations: Tensor, mask: Tensor | None, c
 
 def file_of(step: Step, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
-    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
+    source = b"".join(path.read_bytes() for path in SOURCES)
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
     text = repr((step, step.network.args, form, stored, machine))

@@ -120,11 +120,11 @@ def sum_of_nats(model: Transformer, inputs: np.ndarray, targets: np.ndarray) -> 
     B, T = tokens.shape
     cache = KVCache(model.args, B, T, weight.dtype, weight.device)
     nats = torch.zeros((), device=weight.device)
-    length = max(1, TOKENS_AT_ONCE // B)
-    for start_pos in range(0, T, length):
-        chunk, target = tokens[:, start_pos : start_pos + length], following[:, start_pos : start_pos + length]
+    start_pos = 0
+    for chunk, target in zip(tokens.split(TOKENS_AT_ONCE // B, 1), following.split(TOKENS_AT_ONCE // B, 1)):
         logits = model(chunk, start_pos, cache).float().flatten(0, 1)  # (B * length, V)
-        nats += F.cross_entropy(logits, target.flatten(), ignore_index=UNCOUNTED, reduction="sum")
+        nats += F.cross_entropy(logits, target.flatten(), reduction="sum")  # UNCOUNTED is PyTorch's ignore_index
+        start_pos += chunk.shape[1]
     summed = nats.item()  # the only wait for the device
     if not math.isfinite(summed):
         raise ValueError(
