@@ -1,6 +1,7 @@
 """A conversation in turns: the user types a line, and the model continues. The cache is reused from turn to turn."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -14,6 +15,7 @@ from .samples import Sample, Speed, advance
 from .sampling import Sampler, Sampling
 
 
+@dataclass(eq=False)
 class Conversation:
     """One text, ``tokens``, and a cache that grows with it. When the context is full, its oldest part is evicted.
 
@@ -24,26 +26,16 @@ class Conversation:
     common with the old one are reused. Without a template, a line is appended to the text.
     """
 
-    def __init__(
-        self,
-        network: Transformer,
-        tokenizer: Tokenizer,
-        sampling: Sampling,
-        speed: Speed,
-        chat: Chat | None = None,
-        context: int | None = None,
-    ) -> None:
-        """``context`` is the length at which tokens are evicted, by default the network's."""
-        # The system message is never evicted, unless it takes up more than half of the context.
-        keep = SINKS
-        if chat and SINKS < chat.prefix_length <= (context or network.args.max_seq_len) // 2:
-            keep = chat.prefix_length
-        self.cache = EndlessCache(network, context=context, keep=keep)
-        self.network = network
-        self.tokenizer = tokenizer
-        self.sampling = sampling
-        self.speed = speed
-        self.chat = chat
+    network: Transformer
+    tokenizer: Tokenizer
+    sampling: Sampling
+    speed: Speed
+    chat: Chat | None = None
+    context: int | None = None  # the length at which tokens are evicted, by default the network's
+
+    def __post_init__(self) -> None:
+        prefix = self.chat.prefix_length if self.chat else 0  # up to the end of the system message
+        self.cache = EndlessCache(self.network, context=self.context, keep=max(SINKS, prefix))
         self.reset()
 
     def reset(self) -> None:

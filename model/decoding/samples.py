@@ -49,21 +49,22 @@ class Sample:
         if self.finish is not None:
             return
         self.tokens.append(token)
-        is_end = token in self.tokenizer.eos_ids
-        is_last = is_end or len(self.tokens) == self.max_new_tokens
-        text = "" if is_end else self._stream.push(token)
-        if is_last:
+        if token in self.tokenizer.eos_ids:
+            self.finish = "end"
+        elif len(self.tokens) == self.max_new_tokens:
+            self.finish = "length"
+        text = self._held
+        if self.finish != "end":
+            text += self._stream.push(token)
+        if self.finish:
             text += self._stream.flush()
-        held = self._held + text
-        certain, stopped = text_before_stop(held, self.stop)
-        if is_last and not stopped:
-            certain = held
-        self.text += certain
-        self._held = held[len(certain) :]
+        certain, stopped = text_before_stop(text, self.stop)
         if stopped:
             self.finish = "stop"
-        elif is_last:
-            self.finish = "end" if is_end else "length"
+        elif self.finish:
+            certain = text
+        self.text += certain
+        self._held = text[len(certain) :]
 
 
 @dataclass

@@ -189,7 +189,7 @@ def test_a_turn_without_an_answer_is_not_added_to_the_messages(begin):
 def test_a_chat_keeps_a_system_message_of_up_to_half_the_context(begin):
     chat = PlainChat()
     chat.prefix_length = 33
-    assert begin(chat).conversation.cache.keep == 4
+    assert begin(chat).conversation.cache.keep == 32
     chat.prefix_length = 9
     talk = begin(chat)
     cache = talk.conversation.cache
