@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,6 +20,7 @@ from typing import Annotated
 from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_flags, run_script
+from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
 from model.decoding.batches import check_prompts, memory_needed
@@ -35,8 +36,7 @@ from model.decoding.options import (
     print_speed,
     read_sampling,
 )
-from model.decoding.prompts import Prompt, read_texts
-from model.decoding.samples import Sample, Speed, complete
+from model.decoding.samples import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 from model.ranges import Range
 from model.text.tokenizer import Tokenizer
@@ -138,6 +138,23 @@ def read_prompts(
         start_text = read_run_settings(checkpoint.path).get("start_text", "")
         encoded = [tokenizer.encode(text or start_text) for text in texts]
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+
+
+def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
+    """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
+
+    If neither is given, the only prompt is the empty text. Raises ValueError if a text is not valid UTF-8.
+    """
+    texts = []
+    for text in prompts:
+        texts.append(decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if text == "-" else text)
+    if file is not None:
+        content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
+        lines = [line for line in content.split("\n") if line.strip()]  # splitlines also splits at U+2028
+        if not lines:
+            raise ValueError(f"{file} contains no prompt: write one per line")
+        texts += lines
+    return texts or [""]
 
 
 def print_samples(samples: Iterator[Sample], count: int, options: Options) -> None:

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cli.files import decode_utf8
 from ..text.hf_tokenizer import read_settings
 from ..text.readers import Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
-from .prompts import decode_utf8
 
 # For a model without a template of its own. It needs no tokens but BOS and EOS, or one of them, so it works with any
 # tokenizer: <s>user\nHello</s>assistant\nHi!</s>

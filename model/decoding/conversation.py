@@ -10,8 +10,7 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
-from .prompts import Prompt
-from .samples import Sample, Speed, advance
+from .samples import Prompt, Sample, Speed, advance
 from .sampling import Sampler, Sampling
 
 

@@ -11,8 +11,13 @@ from ..cli import quantity
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .batches import allows_padding, start
-from .prompts import Prompt
 from .sampling import Sampler, Sampling
+
+
+@dataclass(frozen=True)
+class Prompt:
+    text: str
+    tokens: list[int]
 
 
 def text_before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:

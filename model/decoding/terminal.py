@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from ..cli import print_note
-from .prompts import decode_utf8
+from ..cli.files import decode_utf8
 
 QUOTES = '"""'  # around a multi-line text, as in ollama
 END_KEYS = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"

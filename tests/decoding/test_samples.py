@@ -8,8 +8,7 @@ from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
-from model.decoding.prompts import Prompt
-from model.decoding.samples import Sample, Speed, complete
+from model.decoding.samples import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 
 
