@@ -82,6 +82,8 @@ def main() -> None:
     check_prompts(args, [prompt.tokens for prompt in prompts], max_new_tokens, endless=options.endless)
     prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     rows = min(options.batch_size, len(prompts))
+    if options.endless and len({len(prompt.tokens) for prompt in prompts}) > 1:
+        rows = 1  # endless texts share a batch only if their prompts are equally long
     if device.type == "cpu":
         tokens = min(args.max_seq_len, longest + max_new_tokens)
         purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
@@ -93,7 +95,7 @@ def main() -> None:
         network = for_decoding(model, options.compile)
         samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
         speed = Speed()
-        streamed = complete(network, samples, sampling, speed, batch_size=options.batch_size, endless=options.endless)
+        streamed = complete(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
             print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:

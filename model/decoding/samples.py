@@ -3,14 +3,14 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import islice
 
 from torch import Tensor
 
 from ..cli import quantity
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import allows_padding, start
+from .batches import start
 from .sampling import Sampler, Sampling
 
 
@@ -129,10 +129,10 @@ def complete(
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
     and so on. A sample that finished while it waited is yielded once. Each time a sample is yielded, its ``finish`` is
-    None, except the last time.
+    None, except the last time. Raises ValueError if the prompts of a batch cannot share one (``start``).
     """
-    done = 0
-    for batch in batches_of(samples, batch_size, any_length=allows_padding(network, endless=endless)):
+    remaining, done = iter(samples), 0
+    while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
         sampler = Sampler(sampling, range(done, done + len(batch)))
         longest = max(sample.max_new_tokens for sample in batch)
@@ -145,10 +145,3 @@ def complete(
                     break
                 waiting.pop(0)
         done += len(batch)
-
-
-def batches_of(samples: Iterable[Sample], batch_size: int, *, any_length: bool) -> Iterator[list[Sample]]:
-    """Consecutive samples, ``batch_size`` at a time, and with prompts of equal length unless ``any_length``."""
-    for _, group in groupby(samples, lambda sample: any_length or len(sample.prompt.tokens)):
-        while batch := list(islice(group, batch_size)):
-            yield batch

@@ -147,6 +147,7 @@ def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
     text = "fox and dog " * CONTEXT
     arguments = ["--prompt", text, "--max_new_tokens", 2 * CONTEXT, "--temperature", 0, "--ignore_eos"]
     assert "let it be endless (--endless)" in run(*arguments)[2]
+    assert run(*arguments, "--endless", "--prompt", "A")[1].startswith(text), "prompts need not be equally long"
     code, out, err = run(*arguments, "--endless")
     assert code == 0
     assert out.startswith(text)
