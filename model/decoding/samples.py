@@ -86,12 +86,13 @@ class Speed:
     new_seconds: float = 0.0
 
     def __str__(self) -> str:
-        parts = {"prompt": (self.prompt_tokens, self.prompt_seconds), "new": (self.new_tokens, self.new_seconds)}
-        return "; ".join(
-            f"{name}: {quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / seconds:.0f} tokens/s"
-            for name, (tokens, seconds) in parts.items()
-            if tokens and seconds
+        return (
+            f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}; new: {rate(self.new_tokens, self.new_seconds)}"
         )
+
+
+def rate(tokens: int, seconds: float) -> str:
+    return f"{quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
 
 
 def advance(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
