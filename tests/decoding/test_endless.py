@@ -6,7 +6,7 @@ from study_models import random_model
 
 from model import KVCache, ModelArgs, generate
 from model.decoding.endless import SINKS, EndlessCache, is_shift_invariant
-from study.positions import SCHEMES, build_scheme
+from study.positions import SCHEMES
 
 LIMIT = 24
 
@@ -91,10 +91,3 @@ def test_a_cache_that_grows_gives_the_logits_of_one_that_does_not(model, monkeyp
     assert cache.make_room(24) == 18
     with pytest.raises(ValueError, match="context is 25: the network allows 1 to 24"):
         EndlessCache(model, context=25)
-
-
-@pytest.mark.parametrize("scheme", [name for name, scheme in SCHEMES.items() if not is_shift_invariant(scheme.network)])
-def test_a_network_with_absolute_positions_cannot_be_endless(scheme):
-    args = ModelArgs(dim=24, n_layers=1, n_heads=3, head_dim=8, vocab_size=41, max_seq_len=20)
-    with pytest.raises(ValueError, match="this network's scores depend on them"):
-        generate(build_scheme(args, scheme), [[1]], 40, endless=True)
