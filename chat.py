@@ -8,13 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-import torch
-
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, read_flags, run_script
-from model.cli.machine import choose_threads, free_memory, pick_device, pick_dtype
-from model.config import ModelArgs
-from model.decoding.batches import memory_needed
-from model.decoding.chat import find_template, open_chat
+from model.cli.machine import choose_threads, pick_device, pick_dtype
+from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.options import (
@@ -39,9 +35,7 @@ class Options(ModelOptions):
 
     max_new_tokens: Annotated[int, "length of an answer at most", Range(1)] = 256
     context: Annotated[
-        int | None,
-        "tokens in the cache at most, then the oldest are evicted (default: what model and memory allow)",
-        Range(1),
+        int | None, "tokens in the cache at most, then the oldest are evicted (default: the model's)", Range(1)
     ] = None
     compile: Compile = False
 
@@ -56,15 +50,14 @@ def main() -> None:
     tokenizer = checkpoint.tokenizer(options.tokenizer)
     chat = None  # without a template, the model continues the user's lines
     if find_template(checkpoint.path)[1] is not None or flags.system is not None or flags.template_var:
-        chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
 
     with explain_out_of_memory("give a smaller model, or lower --context", device):
         model = load_network(checkpoint, options, device, dtype)
         choose_threads(device, sum(weight.numel() for weight in model.state_dict().values()))
-        context = options.context or context_that_fits(checkpoint.args, dtype, device)
         speed = Speed()
         network = for_decoding(model, options.compile)
-        conversation = Conversation(network, tokenizer, sampling, speed, chat, context)
+        conversation = Conversation(network, tokenizer, sampling, speed, chat, options.context)
         try:
             converse(conversation, options.max_new_tokens, flags.stop)
         finally:
@@ -77,18 +70,6 @@ def parse_flags() -> argparse.Namespace:
     add_text_flags(parser)
     add_flags(parser, Sampling, Options)
     return parser.parse_args()
-
-
-def context_that_fits(args: ModelArgs, dtype: torch.dtype, device: torch.device) -> int:
-    """The context of the network, or with a note as much of it as nine tenths of the free memory hold."""
-    free = free_memory(device)
-    if free is None:
-        return args.max_seq_len
-    logits, slot = (memory_needed(args, 1, length, dtype) for length in (0, 1))
-    fits = max(1, int(0.9 * free - logits) // (slot - logits))
-    if fits < args.max_seq_len:
-        print_note(f"note: the free memory is enough for {fits:,} of the context's {args.max_seq_len:,} tokens")
-    return min(fits, args.max_seq_len)
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:

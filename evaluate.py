@@ -16,7 +16,7 @@ from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
 from model.cli.machine import pick_device, pick_dtype
-from model.decoding.chat import DEFAULT_TEMPLATE, open_chat
+from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.options import ModelOptions, add_model, load_network, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
 from model.ranges import Range
@@ -76,7 +76,7 @@ def main() -> None:
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             scores = score_texts(model, texts, bar.update)
     if not scores:
-        raise ValueError(f"{', '.join(options.data)}: no document has a token to predict: give more text")
+        raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
     if options.json:
         print_json(scores)
     else:
@@ -103,7 +103,7 @@ def given_texts(
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = open_chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()
@@ -124,7 +124,7 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Tex
     tokens = np.array([example.tokens])  # (1, T + 1)
     targets = np.where([example.counted], tokens, UNCOUNTED)
     size = max(1, len(example.text(tokenizer).encode()))
-    return Score(where, sum(example.counted), size), [(tokens[:, :-1], targets[:, 1:])]
+    return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
 def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
@@ -137,16 +137,13 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
             f"{checkpoint.path} is not a run of train.py, or its config.toml cannot be read: name the text to score "
             "with --data"
         )
-    try:
-        dataset = load_dataset(checkpoint.path)
-    except ValueError as error:
-        raise ValueError(f"{error}; name a text with --data") from None
+    dataset = load_dataset(checkpoint.path)
     share = len(dataset.val) / (len(dataset.train) + len(dataset.val))
     text = ", ".join(run_data.val_data) or f"the last {share:.1%} of {', '.join(run_data.data)}"
     print_note(f"note: scoring {text}, the run's validation text; name another text with --data")
     context = checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
-    return Score("validation text", dataset.val_tokens, dataset.val_bytes), batches
+    return Score("validation text", dataset.val_bytes), batches
 
 
 def count_training_files(documents: Documents, directory: Path) -> int:

@@ -12,7 +12,7 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -20,10 +20,11 @@ from typing import Annotated
 from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_flags, run_script
+from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
 from model.decoding.batches import check_prompts, memory_needed
-from model.decoding.chat import open_chat, user_message
+from model.decoding.chat import Chat, user_message
 from model.decoding.network import for_decoding
 from model.decoding.options import (
     Compile,
@@ -35,8 +36,7 @@ from model.decoding.options import (
     print_speed,
     read_sampling,
 )
-from model.decoding.prompts import Prompt, read_texts
-from model.decoding.samples import Sample, Speed, complete
+from model.decoding.samples import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 from model.ranges import Range
 from model.text.tokenizer import Tokenizer
@@ -61,15 +61,7 @@ class Options(ModelOptions):
     endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
     jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
-    logprobs: Annotated[
-        bool, "with --jsonl: add each token's log-probability (nats) before penalty, temperature and filters"
-    ] = False
     compile: Compile = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.logprobs and not self.jsonl:
-            raise ValueError("logprobs are printed in JSON objects: add --jsonl")
 
 
 def main() -> None:
@@ -90,6 +82,8 @@ def main() -> None:
     check_prompts(args, [prompt.tokens for prompt in prompts], max_new_tokens, endless=options.endless)
     prompts = [prompt for prompt in prompts for _ in range(options.num_samples)]
     rows = min(options.batch_size, len(prompts))
+    if options.endless and len({len(prompt.tokens) for prompt in prompts}) > 1:
+        rows = 1  # endless texts share a batch only if their prompts are equally long
     if device.type == "cpu":
         tokens = min(args.max_seq_len, longest + max_new_tokens)
         purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
@@ -101,15 +95,7 @@ def main() -> None:
         network = for_decoding(model, options.compile)
         samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
         speed = Speed()
-        streamed = complete(
-            network,
-            samples,
-            sampling,
-            speed,
-            batch_size=options.batch_size,
-            logprobs=options.logprobs,
-            endless=options.endless,
-        )
+        streamed = complete(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
             print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:
@@ -146,7 +132,7 @@ def read_prompts(
     if options.chat:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = open_chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
         encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
         if flags.system is not None or flags.template_var:
@@ -154,6 +140,23 @@ def read_prompts(
         start_text = read_run_settings(checkpoint.path).get("start_text", "")
         encoded = [tokenizer.encode(text or start_text) for text in texts]
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+
+
+def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
+    """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
+
+    If neither is given, the only prompt is the empty text. Raises ValueError if a text is not valid UTF-8.
+    """
+    texts = []
+    for text in prompts:
+        texts.append(decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if text == "-" else text)
+    if file is not None:
+        content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
+        lines = [line for line in content.split("\n") if line.strip()]  # splitlines also splits at U+2028
+        if not lines:
+            raise ValueError(f"{file} contains no prompt: write one per line")
+        texts += lines
+    return texts or [""]
 
 
 def print_samples(samples: Iterator[Sample], count: int, options: Options) -> None:
@@ -175,7 +178,6 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             if options.jsonl:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
                 fields |= {"finish_reason": sample.finish}
-                fields |= {"logprobs": sample.logprobs} if options.logprobs else {}
                 # Other encodings would lose characters
                 is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
                 print(json.dumps(fields, ensure_ascii=not is_unicode), flush=True)

@@ -1,4 +1,4 @@
-"""Atomic writes, and JSON files."""
+"""Atomic writes, JSON files, and UTF-8."""
 
 import json
 import os
@@ -100,3 +100,11 @@ def read_json(path: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ValueError(f"{path} holds a {type(value).__name__}: a JSON object is needed")
     return value
+
+
+def decode_utf8(content: bytes, source: str) -> str:
+    """Decode UTF-8, with or without a byte order mark. Raises ValueError that names the source and the invalid byte."""
+    try:
+        return content.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"{source} is not UTF-8 at byte {error.start}: convert it to UTF-8") from None

@@ -5,7 +5,6 @@ batches.py         generate: prompts of unequal length as one batch, with its ca
 endless.py         texts longer than the context
 network.py         the compiled step: one token of each text at a time
 sampling.py        from logits to a token
-prompts.py         prompts from flags, a file or stdin
 samples.py         a row from tokens to text, with stop strings and its end; tokens per second
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2

@@ -33,15 +33,15 @@ def generate(
     ``prompts`` are lists of token ids, of equal length if they are ``endless`` or the network has absolute positions.
     Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0, the default, a row's
     text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
-    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p, repetition_penalty, seed. With
-    ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache.
+    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, seed. With ``endless`` a text may be longer
+    than ``max_seq_len``, and its oldest part is evicted from the cache.
 
     The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings; the
     types of numbers are the caller's.
     """
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
-    sampler = Sampler(settings, prompts, model.args.vocab_size)
+    sampler = Sampler(settings, range(len(prompts)))
     network = for_decoding(model, compile)
     return ids_of(start(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
 
@@ -67,18 +67,19 @@ def start(
 ) -> Iterator[Tensor]:
     """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
 
-    Raises ValueError for prompts of unequal length if they cannot be padded (``allows_padding``).
+    Raises ValueError for prompts of unequal length if they cannot be padded: padding shifts a text, and the first slots
+    of an endless one are never evicted.
 
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
     weight = network.norm.weight
     tokens, padding = left_padded(prompts, weight.device)  # (B, T), (B,)
-    if padding is not None and not allows_padding(network, endless=endless):
+    if padding is not None and (endless or not is_shift_invariant(network)):
         lengths = f"{min(map(len, prompts))} to {tokens.shape[1]} tokens"
         raise ValueError(
             f"prompts of unequal length, {lengths}, cannot share a batch if they are endless, or if the network's "
-            "scores depend on absolute positions: give them one by one"
+            "scores depend on absolute positions: give them one by one (--batch_size 1)"
         )
     cache: KVCache
     if endless:
@@ -86,11 +87,6 @@ def start(
     else:
         cache = KVCache(network.args, len(prompts), tokens.shape[1] + max_new_tokens, weight.dtype, weight.device)
     return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
-
-
-def allows_padding(network: Transformer, *, endless: bool) -> bool:
-    """Whether texts can be shifted in the cache: the first slots of an endless one are never evicted."""
-    return is_shift_invariant(network) and not endless
 
 
 def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> tuple[Tensor, Tensor | None]:

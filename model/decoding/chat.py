@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from ..cli.files import decode_utf8
 from ..text.hf_tokenizer import read_settings
 from ..text.readers import Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
-from .prompts import decode_utf8
 
 # For a model without a template of its own. It needs no tokens but BOS and EOS, or one of them, so it works with any
 # tokenizer: <s>user\nHello</s>assistant\nHi!</s>
@@ -31,20 +31,41 @@ DEFAULT_TEMPLATE = """\
 
 
 class Chat:
-    """A template and its tokenizer. ``system``, if given, is the first message of every conversation.
+    """The chat template of a model's directory, and its tokenizer, whose ``eos_ids`` become those of the chat.
 
-    Raises ValueError if the template fails on a conversation of one question and its answer.
+    ``system``, if given, is the first message of every conversation. ``variables`` are further ones of the template,
+    for example ``enable_thinking``. ``default`` is a template for a directory without one. Raises ValueError if there
+    is no template, if it does not have one of the ``variables``, or if it fails on one question and its answer.
     """
 
     def __init__(
-        self, template: str, variables: dict[str, Any], tokenizer: Tokenizer, source: Path, system: str | None = None
+        self,
+        directory: Path,
+        tokenizer: Tokenizer,
+        system: str | None = None,
+        variables: Mapping[str, Any] | None = None,
+        default: str | None = None,
     ) -> None:
         from .template import compile_template
 
-        self.source = source  # the file of the template, named in errors
-        self.variables = variables
+        self.source, template = find_template(directory)  # the file is named in errors
+        template = default if template is None else template
+        if template is None:
+            raise ValueError(
+                f"{directory} has no chat template, neither in {self.source.name} nor as {TEMPLATE}: "
+                "leave --chat, --system and --template_var out"
+            )
         self.tokenizer = tokenizer
         self.system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
+        self.variables: dict[str, Any] = {}  # bos_token and the like; a token may be an object with its text as content
+        for name, value in read_settings(directory).items():
+            token = value.get("content") if isinstance(value, dict) else value
+            if name.endswith("_token") and isinstance(token, str):
+                self.variables[name] = token
+        for name, value in (variables or {}).items():
+            if name not in str(template):
+                raise ValueError(f"the chat template of {self.source} has no variable {name}: leave it out")
+            self.variables[name] = value
         with self._template_errors():
             self.template = compile_template(template)
         self.control_ids = tokenizer.control_tokens(template)
@@ -53,16 +74,12 @@ class Chat:
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
         # The number of tokens before the first question, including the system message. An endless text keeps these.
         self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
-        self.eos_ids = tokenizer.eos_ids
-        end = self._end_of_turn(self._render([question, answer], False), answer["content"])
-        if end is not None and end not in self.eos_ids:
-            self.eos_ids = (*self.eos_ids, end)
-
-    def _end_of_turn(self, rendered: str, answer: str) -> int | None:
-        """The control token that the template writes after an answer, for example <|eot_id|>."""
-        before, _, after = rendered.rpartition(answer)
-        names = [name for name in self.control_ids if after.lstrip().startswith(name)]
-        return self.control_ids[max(names, key=len)] if before and names else None
+        # The control token that the template writes after an answer, for example <|eot_id|>, ends a turn.
+        _, found, after = self._render([question, answer], False).rpartition(answer["content"])
+        ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
+        if ends:
+            end = self.control_ids[max(ends, key=len)]
+            tokenizer.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, end]))
 
     def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """The tokens of the whole conversation, including the system message.
@@ -88,15 +105,9 @@ class Chat:
     def _without_control(self, message: Message) -> str:
         """The content of a message, with a space in each name of a control token, after its first character."""
         content = message["content"]
-        ids = {*(self.special_ids if message["role"] == "assistant" else self.control_ids).values()}
-        found = self.tokenizer.find_control(content, ids)
-        for start, _ in reversed(found):
-            content = content[: start + 1] + " " + content[start + 1 :]
-        if found and (left := self.tokenizer.find_control(content, ids)):  # of one character, or names that overlap
-            start, end = left[0]
-            raise ValueError(
-                f"{self.tokenizer.path} encodes {content[start:end]!r} only as a control token: leave it out"
-            )
+        names = self.special_ids if message["role"] == "assistant" else self.control_ids
+        for name in sorted(names, key=len, reverse=True):  # a name may contain another one
+            content = content.replace(name, f"{name[0]} {name[1:]}")
         return content
 
     @contextmanager
@@ -129,37 +140,3 @@ def find_template(directory: Path) -> tuple[Path, Any]:
         defaults = [entry for entry in template if isinstance(entry, dict) and entry.get("name") == "default"]
         template = defaults[0].get("template") if defaults else template
     return directory / "tokenizer_config.json", template
-
-
-def open_chat(
-    directory: Path,
-    tokenizer: Tokenizer,
-    system: str | None = None,
-    variables: Mapping[str, Any] | None = None,
-    default: str | None = None,
-) -> Chat:
-    """Open the chat template of a directory, and set the tokenizer's ``eos_ids`` to those of the chat.
-
-    ``variables`` are further ones of the template, for example ``enable_thinking``. ``default`` is a template for a
-    directory without one. Raises ValueError if there is no template, if it fails, or if it does not have one of the
-    ``variables``.
-    """
-    source, template = find_template(directory)
-    template = default if template is None else template
-    if template is None:
-        raise ValueError(
-            f"{directory} has no chat template, neither in {source.name} nor as {TEMPLATE}: "
-            "leave --chat, --system and --template_var out"
-        )
-    values: dict[str, Any] = {}  # bos_token and the like; a token may be an object with its text as content
-    for name, value in read_settings(directory).items():
-        token = value.get("content") if isinstance(value, dict) else value
-        if name.endswith("_token") and isinstance(token, str):
-            values[name] = token
-    for name, value in (variables or {}).items():
-        if name not in str(template):
-            raise ValueError(f"the chat template of {source} has no variable {name}: leave it out")
-        values[name] = value
-    chat = Chat(template, values, tokenizer, source, system)
-    tokenizer.eos_ids = chat.eos_ids
-    return chat

@@ -1,6 +1,7 @@
 """A conversation in turns: the user types a line, and the model continues. The cache is reused from turn to turn."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 
@@ -9,11 +10,11 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
-from .prompts import Prompt
-from .samples import Sample, Speed, advance
+from .samples import Prompt, Sample, Speed, advance
 from .sampling import Sampler, Sampling
 
 
+@dataclass(eq=False)
 class Conversation:
     """One text, ``tokens``, and a cache that grows with it. When the context is full, its oldest part is evicted.
 
@@ -24,27 +25,16 @@ class Conversation:
     common with the old one are reused. Without a template, a line is appended to the text.
     """
 
-    def __init__(
-        self,
-        network: Transformer,
-        tokenizer: Tokenizer,
-        sampling: Sampling,
-        speed: Speed,
-        chat: Chat | None = None,
-        context: int | None = None,
-    ) -> None:
-        """``context`` is the length at which tokens are evicted, by default the network's."""
-        # The system message is never evicted, unless it takes up more than half of the context.
-        keep = SINKS
-        if chat and SINKS < chat.prefix_length <= (context or network.args.max_seq_len) // 2:
-            keep = chat.prefix_length
-        self.cache = EndlessCache(network, context=context, keep=keep)
-        self.network = network
-        self.tokenizer = tokenizer
-        self.sampling = sampling
-        self.speed = speed
-        self.chat = chat
-        self.turns = 0
+    network: Transformer
+    tokenizer: Tokenizer
+    sampling: Sampling
+    speed: Speed
+    chat: Chat | None = None
+    context: int | None = None  # the length at which tokens are evicted, by default the network's
+
+    def __post_init__(self) -> None:
+        prefix = self.chat.prefix_length if self.chat else 0  # up to the end of the system message
+        self.cache = EndlessCache(self.network, context=self.context, keep=max(SINKS, prefix))
         self.reset()
 
     def reset(self) -> None:
@@ -71,11 +61,10 @@ class Conversation:
         start_pos = self.forwarded - self.cache.evicted
         prompt_length = len(tokens)
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop)
-        self.turns += 1  # each turn has another random stream
-        sampler = Sampler(self.sampling, [{*tokens}], self.network.args.vocab_size, self.turns)
+        sampler = Sampler(self.sampling, [len(messages)])  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
-        for _ in advance([sample], steps, sampler, self.speed):
+        for _ in advance([sample], steps, self.speed):
             self.forwarded = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])

@@ -19,9 +19,9 @@ class EndlessCache(KVCache):
     """A cache that doubles while the text grows, up to the context. Then it evicts the oldest quarter of its tokens.
 
     Keys are cached rotated, and rotations add: rotating a key by -n moves it to a position n lower, so nothing is
-    recomputed. The first ``keep`` tokens are never evicted, because heads park surplus attention on them (attention
-    sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table. Raises ValueError if the
-    scores depend on absolute positions (``is_shift_invariant``).
+    recomputed. The first ``keep`` tokens, at most half of the context, are never evicted, because heads park surplus
+    attention on them (attention sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table.
+    Raises ValueError if the scores depend on absolute positions (``is_shift_invariant``).
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class EndlessCache(KVCache):
         self.rotations_back = (table.conj() / table.abs()).to(weight.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)
         self.chunk = min(self.chunk, self.quarter)  # a longer prompt would not fit after an eviction
-        self.keep = max(0, min(keep, self.context - self.quarter - 1))  # one token that can be evicted is always left
+        self.keep = min(keep, self.context // 2)
         self.evicted = 0  # number of tokens evicted so far
 
     def make_room(self, start_pos: int, T: int = 1) -> int:

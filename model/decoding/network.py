@@ -9,7 +9,6 @@ import hashlib
 import math
 import os
 import shutil
-import sys
 import warnings
 from collections.abc import Callable
 from contextlib import suppress
@@ -28,16 +27,8 @@ from ..transformer import Transformer
 from ..weights import int8
 from .recording import RecordedStep
 
-LIBRARY = Path(__file__).resolve().parent.parent
-SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
-    "attention.py",
-    "cache.py",
-    "decoding/network.py",
-    "kernels.py",
-    "rope.py",
-    "transformer.py",
-    "weights/int8.py",
-)
+# If one of these files changes, the step is compiled again: the network, its kernels, and how it is compiled.
+SOURCES = [*sorted(Path(kernels.__file__).parent.glob("*.py")), Path(int8.__file__), Path(__file__)]
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
 # in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
@@ -78,7 +69,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     if not compile:
         return network
     compiled = copy.copy(network)
-    compiled.forward = CompiledForward(network)  # type: ignore[method-assign]
+    compiled.forward = Step(network).run  # type: ignore[method-assign]
     return compiled
 
 
@@ -94,40 +85,53 @@ def check_compilable(model: Transformer) -> None:
             raise ValueError(f"compile is for this library's own layers, and the network has {name}: leave compile out")
         if module._forward_hooks or module._forward_pre_hooks:
             raise ValueError(f"compile would skip the hooks of {name}: remove them or leave compile out")
-    device = model.norm.weight.device
-    if device.type not in ("cpu", "cuda"):
+    device = model.norm.weight.device.type
+    if device not in ("cpu", "cuda"):
         raise ValueError(f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}: leave compile out")
-    if device.type == "cpu":
-        compilers = ("cl",) if sys.platform == "win32" else ("g++", "c++", "clang++")
-        if not any(map(shutil.which, (os.environ.get("CXX", ""), *compilers))):
-            raise ValueError(
-                "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ "
-                "build tools, or leave compile out"
-            )
+    has_compiler = any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")))
+    if device == "cpu" and not has_compiler:
+        raise ValueError(
+            "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ build "
+            "tools, or leave compile out"
+        )
 
 
-class CompiledForward:
-    """``Transformer.forward`` that runs compiled code for one token of each row, and the model's own for prompts."""
+class Step(nn.Module):
+    """The network for one token of each row, as a function of tensors alone: ``forward``, of which ``run`` has code."""
 
     def __init__(self, model: Transformer) -> None:
-        self.model = model
+        super().__init__()
         device = model.norm.weight.device
-        self.step = Step(kernels.replace_modules(model, in_loops) if device.type == "cpu" else model)
+        self.read_prompt = model.forward
+        self.network = kernels.replace_modules(model, in_loops) if device.type == "cpu" else model
         self.rotations = torch.view_as_real(model.freqs_cis).to(device)  # (max_seq_len, D/2, 2)
         self.compiled: dict[Form, Run] = {}
 
-    def __call__(
+    def run(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
+        """``Transformer.forward``: compiled code for one token of each row, and the model's own for prompts."""
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
-            return self.model(tokens, start_pos, cache, mask)  # (B, 1, V)
-        self.model.check_positions(tokens, start_pos, cache)
+            return self.read_prompt(tokens, start_pos, cache, mask)  # (B, 1, V)
+        self.network.check_positions(tokens, start_pos, cache)
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         inputs = (tokens, self.rotations[: start_pos + 1], mask, tensors)
         form = (tokens.shape[0] == 1, mask is None, tokens.dtype, tensors[0].dtype)
         if form not in self.compiled:
-            self.compiled[form] = compile_step(self.step, form, inputs)
+            self.compiled[form] = compile_step(self, form, inputs)
         return self.compiled[form](*inputs)  # (B, 1, V)
+
+    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
+
+        ``cache`` has the keys and values of each layer, which are changed in place.
+        """
+        start_pos = rotations.shape[0] - 1
+        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
+        h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
+        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
+            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
+        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
 def in_loops(module: nn.Module) -> nn.Module:
@@ -203,26 +207,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
     return out.type_as(v).view(B, H, 1, D)
 
 
-class Step(nn.Module):
-    """The network for one token of each row, as a function of tensors alone."""
-
-    def __init__(self, network: Transformer) -> None:
-        super().__init__()
-        self.network = network
-
-    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
-        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
-
-        ``cache`` has the keys and values of each layer, which are changed in place.
-        """
-        start_pos = rotations.shape[0] - 1
-        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
-        h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
-        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
-            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
-        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
-
-
 def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:
     """Compile the step, or load its code from its file. On a GPU, record it."""
     if inputs[0].device.type == "cuda":
@@ -273,7 +257,7 @@ def export(step: Step, tokens: Tensor, rotations: Tensor, mask: Tensor | None, c
 
 def file_of(step: Step, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
-    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
+    source = b"".join(path.read_bytes() for path in SOURCES)
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
     text = repr((step, step.network.args, form, stored, machine))

@@ -3,16 +3,21 @@
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby, islice
+from itertools import islice
 
 from torch import Tensor
 
 from ..cli import quantity
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import allows_padding, start
-from .prompts import Prompt
+from .batches import start
 from .sampling import Sampler, Sampling
+
+
+@dataclass(frozen=True)
+class Prompt:
+    text: str
+    tokens: list[int]
 
 
 def text_before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -38,34 +43,33 @@ class Sample:
     stop: Sequence[str] = ()
     text: str = ""
     tokens: list[int] = field(default_factory=list)
-    logprobs: list[float | None] = field(default_factory=list)
     finish: str | None = None
 
     def __post_init__(self) -> None:
         self._stream = self.tokenizer.stream(self.prompt.tokens)  # tokenizers decode the start of a text differently
         self._held = ""  # characters that may be the beginning of a stop string
 
-    def push(self, token: int, logprob: float | None = None) -> None:
+    def push(self, token: int) -> None:
         """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
         if self.finish is not None:
             return
         self.tokens.append(token)
-        self.logprobs.append(logprob)
-        is_end = token in self.tokenizer.eos_ids
-        is_last = is_end or len(self.tokens) == self.max_new_tokens
-        text = "" if is_end else self._stream.push(token)
-        if is_last:
+        if token in self.tokenizer.eos_ids:
+            self.finish = "end"
+        elif len(self.tokens) == self.max_new_tokens:
+            self.finish = "length"
+        text = self._held
+        if self.finish != "end":
+            text += self._stream.push(token)
+        if self.finish:
             text += self._stream.flush()
-        held = self._held + text
-        certain, stopped = text_before_stop(held, self.stop)
-        if is_last and not stopped:
-            certain = held
-        self.text += certain
-        self._held = held[len(certain) :]
+        certain, stopped = text_before_stop(text, self.stop)
         if stopped:
             self.finish = "stop"
-        elif is_last:
-            self.finish = "end" if is_end else "length"
+        elif self.finish:
+            certain = text
+        self.text += certain
+        self._held = text[len(certain) :]
 
 
 @dataclass
@@ -82,15 +86,16 @@ class Speed:
     new_seconds: float = 0.0
 
     def __str__(self) -> str:
-        parts = {"prompt": (self.prompt_tokens, self.prompt_seconds), "new": (self.new_tokens, self.new_seconds)}
-        return "; ".join(
-            f"{name}: {quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / seconds:.0f} tokens/s"
-            for name, (tokens, seconds) in parts.items()
-            if tokens and seconds
+        return (
+            f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}; new: {rate(self.new_tokens, self.new_seconds)}"
         )
 
 
-def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler, speed: Speed) -> Iterator[None]:
+def rate(tokens: int, seconds: float) -> str:
+    return f"{quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
+
+
+def advance(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
     """Give each sample its token of every step, (B, 1), until all have finished. Yields after each step.
 
     The time of the steps is added to ``speed``, without that of the caller between them.
@@ -104,8 +109,8 @@ def advance(samples: Sequence[Sample], steps: Iterable[Tensor], sampler: Sampler
         else:
             speed.new_seconds += seconds
             speed.new_tokens += sum(sample.finish is None for sample in samples)
-        for row, (sample, token) in enumerate(zip(samples, tokens[:, 0].tolist())):
-            sample.push(token, sampler.logprobs[row] if sampler.logprobs else None)
+        for sample, token in zip(samples, tokens[:, 0].tolist()):
+            sample.push(token)
         yield
         if all(sample.finish for sample in samples):
             return
@@ -119,33 +124,25 @@ def complete(
     speed: Speed,
     *,
     batch_size: int = 16,
-    logprobs: bool = False,
     endless: bool = False,
 ) -> Iterator[Sample]:
     """Continue the samples, ``batch_size`` at a time, with a network from ``for_decoding``.
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
     and so on. A sample that finished while it waited is yielded once. Each time a sample is yielded, its ``finish`` is
-    None, except the last time.
+    None, except the last time. Raises ValueError if the prompts of a batch cannot share one (``start``).
     """
-    done = 0
-    for batch in batches_of(samples, batch_size, any_length=allows_padding(network, endless=endless)):
+    remaining, done = iter(samples), 0
+    while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, prompts, network.args.vocab_size, done, logprobs)
+        sampler = Sampler(sampling, range(done, done + len(batch)))
         longest = max(sample.max_new_tokens for sample in batch)
         steps = start(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for _ in advance(batch, steps, sampler, speed):
+        for _ in advance(batch, steps, speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:
                     break
                 waiting.pop(0)
         done += len(batch)
-
-
-def batches_of(samples: Iterable[Sample], batch_size: int, *, any_length: bool) -> Iterator[list[Sample]]:
-    """Consecutive samples, ``batch_size`` at a time, and with prompts of equal length unless ``any_length``."""
-    for _, group in groupby(samples, lambda sample: any_length or len(sample.prompt.tokens)):
-        while batch := list(islice(group, batch_size)):
-            yield batch

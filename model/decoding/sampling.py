@@ -6,7 +6,7 @@ combined in any order; ``apply_filters`` uses the customary order. Tokens that t
 
 import math
 import random
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,25 +32,10 @@ class Sampling:
     top_p: Annotated[
         float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
     ] = None
-    min_p: Annotated[
-        float | None, "leave out tokens below this fraction of the likeliest one's probability", Range(0, 1)
-    ] = None
-    repetition_penalty: Annotated[
-        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1e6)
-    ] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 
     def __post_init__(self) -> None:
         raise_problems(range_problems(self))
-
-
-def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
-    """Repetition penalty: make tokens less likely where ``seen`` (B, V) is True.
-
-    A positive logit is divided by the penalty, as in CTRL (arXiv:1909.05858). A negative one is multiplied by it, as in
-    Hugging Face's transformers, because dividing would increase it.
-    """
-    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -74,21 +59,13 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probs < likeliest.gather(-1, before_last), EXCLUDED)
 
 
-def keep_min_p(logits: Tensor, p: float) -> Tensor:
-    """Keep the tokens with at least p times the probability of the likeliest one (min-p sampling, arXiv:2407.01082)."""
-    probs = logits.softmax(-1)
-    return logits.masked_fill(probs < p * probs.amax(-1, keepdim=True), EXCLUDED)
-
-
 def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Apply temperature, top_k, top_p and min_p in this order, as Hugging Face and others do."""
+    """Apply temperature, top_k and top_p in this order, as Hugging Face and others do."""
     logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
     if sampling.top_p is not None and sampling.top_p < 1:
         logits = keep_top_p(logits, sampling.top_p)
-    if sampling.min_p:
-        logits = keep_min_p(logits, sampling.min_p)
     return logits
 
 
@@ -114,31 +91,16 @@ def uniforms(seed: int | None, rows: Iterable[int]) -> Iterator[Tensor]:
 
 
 class Sampler:
-    """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty.
+    """Sample the next token of each row. Holds the random stream of each row.
 
     It works on the CPU. Copying the logits there is the only time that a token waits for a GPU, and float64, which the
     draw needs, does not exist on Apple's.
     """
 
-    def __init__(
-        self,
-        sampling: Sampling,
-        prompts: Sequence[Collection[int]],
-        vocab_size: int,
-        first_row: int = 0,
-        with_logprobs: bool = False,
-    ) -> None:
-        """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
+    def __init__(self, sampling: Sampling, rows: Iterable[int]) -> None:
+        """``rows`` are the numbers of their random streams."""
         self.sampling = sampling
-        self.with_logprobs = with_logprobs
-        # Log-probabilities of the latest tokens, before repetition penalty, temperature and filters.
-        self.logprobs: list[float] | None = None
-        self.uniforms = uniforms(sampling.seed, range(first_row, first_row + len(prompts)))
-        self.seen: Tensor | None = None
-        if sampling.repetition_penalty != 1:
-            self.seen = torch.zeros(len(prompts), vocab_size, dtype=torch.bool)  # (B, V)
-            for row, tokens in zip(self.seen, prompts):
-                row[list(tokens)] = True
+        self.uniforms = uniforms(sampling.seed, rows)
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
@@ -147,19 +109,11 @@ class Sampler:
         Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
         allowed, because it excludes a token, but not for all tokens of a row.
         """
-        original = logits = logits.cpu().float()
+        logits = logits.cpu().float()
         if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
-        if self.seen is not None:
-            logits = penalize(logits, self.seen, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:
-            tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
-        else:
-            tokens = draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
-        if self.seen is not None:
-            self.seen.scatter_(-1, tokens, True)
-        if self.with_logprobs:
-            self.logprobs = original.log_softmax(-1).gather(-1, tokens)[:, 0].tolist()
-        return tokens
+            return logits.argmax(-1, keepdim=True)  # (B, 1)
+        return draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)

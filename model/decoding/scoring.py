@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import itemgetter
 
 import numpy as np
@@ -14,7 +14,7 @@ from ..cache import KVCache
 from ..text.dataset import UNCOUNTED, Batch
 from ..text.prepare import encode_chunks, surrounding_tokens
 from ..text.sources import Documents
-from ..text.tokenizer import REPLACEMENT, Tokenizer
+from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 
 TOKENS_AT_ONCE = 512  # in a forward pass, because the logits of a whole window would take much memory
@@ -25,8 +25,8 @@ class Score:
     """The sum of nats over the predicted tokens of one text or several, and the bytes that these tokens stand for."""
 
     name: str
-    tokens: int
-    bytes: int
+    bytes: int = 0
+    tokens: int = 0
     nats: float = 0.0
 
     def figures(self) -> dict[str, float | int]:
@@ -41,27 +41,28 @@ class Score:
         }
 
 
-Text = tuple[Score, Iterable[Batch]]  # without nats yet, and windows with the targets to score
+Text = tuple[Score, Iterable[Batch]]  # without tokens and nats yet, and windows with the targets to score
 
 
 def total(scores: Sequence[Score]) -> Score:
     return Score(
         scores[0].name if len(scores) == 1 else f"{len(scores):,} documents",
-        sum(score.tokens for score in scores),
         sum(score.bytes for score in scores),
+        sum(score.tokens for score in scores),
         sum(score.nats for score in scores),
     )
 
 
 def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride: int) -> Iterator[Text]:
-    """Each document in windows, which are read while it is scored. Its first token is not predicted, and has no bytes.
+    """Each document in windows, which are read while it is scored, because it may be larger than the memory.
 
-    The counts of its score grow with the windows, so that a document may be larger than the memory.
+    Its first token is predicted as in a training text: from BOS, or from the end token if documents begin without BOS.
     """
+    start, end = surrounding_tokens(tokenizer)
     for file, chunks in source.by_file():
         for _, document in groupby(numbered_by_document(encode_chunks(chunks, tokenizer)), key=itemgetter(0)):
-            score = Score(file, 0, 0)
-            yield score, windows(counted_tokens(document, score, tokenizer), context, stride)
+            score = Score(file)
+            yield score, windows(chain(start or end, tokens_of(document, score)), context, stride)
 
 
 def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iterator[tuple[int, str, list[int]]]:
@@ -71,26 +72,11 @@ def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iter
         yield number, text, ids
 
 
-def counted_tokens(document: Iterable[tuple[int, str, list[int]]], score: Score, tokenizer: Tokenizer) -> Iterator[int]:
-    """The tokens of a document; those that are predicted, and their bytes, are added to the score."""
-    start, _ = surrounding_tokens(tokenizer)
-    for chunk, (_, text, ids) in enumerate(document):
-        ids = ids if chunk else start + ids
-        score.tokens += len(ids) if chunk else len(ids) - 1
-        score.bytes += len(text.encode()) if chunk else predicted_bytes(text, ids, tokenizer)
+def tokens_of(document: Iterable[tuple[int, str, list[int]]], score: Score) -> Iterator[int]:
+    """The tokens of a document, whose bytes are added to the score when they are read."""
+    for _, text, ids in document:
+        score.bytes += len(text.encode())
         yield from ids
-
-
-def predicted_bytes(text: str, tokens: Sequence[int], tokenizer: Tokenizer) -> int:
-    """The bytes of the text without those of the first token, unless that is BOS, which stands for no text.
-
-    Of a first token that ends inside a character, which byte-level tokenizers have, only the whole characters count.
-    """
-    size = len(text.encode())
-    if tokens[0] == tokenizer.bos_id:
-        return size
-    first = tokenizer.decode(tokens[:1]).rstrip(REPLACEMENT)
-    return max(1, size - len(first.encode()))  # at least 1, because a tokenizer may lengthen the text
 
 
 def windows(tokens: Iterable[int], context: int, stride: int) -> Iterator[Batch]:
@@ -111,19 +97,18 @@ def windows(tokens: Iterable[int], context: int, stride: int) -> Iterator[Batch]
 
 
 def score_texts(model: Transformer, texts: Iterable[Text], on_scored: Callable[[int], object]) -> list[Score]:
-    """The scores of the texts that have a token to predict.
-
-    After each window, ``on_scored`` is called with the number of its targets.
+    """Add the tokens and nats of each text to its score. After a window, ``on_scored`` gets the number of its targets.
 
     Raises ValueError if a loss is not finite.
     """
     scores = []
     for score, batches in texts:
         for inputs, targets in batches:
+            count = int((targets != UNCOUNTED).sum())
+            score.tokens += count
             score.nats += sum_of_nats(model, inputs, targets)
-            on_scored(int((targets != UNCOUNTED).sum()))
-        if score.tokens > 0:
-            scores.append(score)
+            on_scored(count)
+        scores.append(score)
     return scores
 
 
@@ -135,11 +120,11 @@ def sum_of_nats(model: Transformer, inputs: np.ndarray, targets: np.ndarray) -> 
     B, T = tokens.shape
     cache = KVCache(model.args, B, T, weight.dtype, weight.device)
     nats = torch.zeros((), device=weight.device)
-    length = max(1, TOKENS_AT_ONCE // B)
-    for start_pos in range(0, T, length):
-        chunk, target = tokens[:, start_pos : start_pos + length], following[:, start_pos : start_pos + length]
+    start_pos = 0
+    for chunk, target in zip(tokens.split(TOKENS_AT_ONCE // B, 1), following.split(TOKENS_AT_ONCE // B, 1)):
         logits = model(chunk, start_pos, cache).float().flatten(0, 1)  # (B * length, V)
-        nats += F.cross_entropy(logits, target.flatten(), ignore_index=UNCOUNTED, reduction="sum")
+        nats += F.cross_entropy(logits, target.flatten(), reduction="sum")  # UNCOUNTED is PyTorch's ignore_index
+        start_pos += chunk.shape[1]
     summed = nats.item()  # the only wait for the device
     if not math.isfinite(summed):
         raise ValueError(

@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib import import_module
 
 from ..cli import print_note
-from .prompts import decode_utf8
+from ..cli.files import decode_utf8
 
 QUOTES = '"""'  # around a multi-line text, as in ollama
 END_KEYS = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
@@ -67,15 +67,12 @@ def _read_quoted(text: str) -> str | None:
 
 
 def _read_line(prompt: str) -> str | None:
-    """A line without its line break; None at the end of the input."""
-    if sys.stdin.isatty() and sys.stdout.isatty():  # otherwise ``input`` would write its prompt to stdout
-        with suppress(EOFError):
-            return input(prompt)
-        line = b""
-    else:
-        print_note(prompt, end="")
+    """A line without its line break; None at the end of the input. Only a terminal gets a prompt."""
+    if not sys.stdin.isatty():
         line = sys.stdin.buffer.readline()
-    if not line:
+        return decode_utf8(line, "stdin").rstrip("\r\n") if line else None
+    try:
+        return input(prompt)
+    except EOFError:
         print_note("")  # end the line of the prompt
         return None
-    return decode_utf8(line, "stdin").rstrip("\r\n")

@@ -5,7 +5,7 @@ SentencePiece model does not.
 """
 
 import re
-from collections.abc import Container, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -91,11 +91,6 @@ class HFTokenizer:
 
     def encode_control(self, text: str) -> list[int]:
         return self.encode_batch([text])[0]
-
-    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
-        """The library normalizes the text before it looks for some tokens: with NFKC it also finds ``＜eot＞``."""
-        encoded = self._model.encode(text, add_special_tokens=False)
-        return [span for token, span in zip(encoded.ids, encoded.offsets) if token in ids]
 
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids), skip_special_tokens=True)

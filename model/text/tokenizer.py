@@ -1,7 +1,7 @@
 """Tokenizers: text to ids, and ids back to the same text."""
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -100,9 +100,6 @@ class Tokenizer(Protocol):
     def encode_control(self, text: str) -> list[int]:
         """Encode a rendered chat template: the name of a control token becomes that token."""
 
-    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
-        """The parts of a text, (start, end), which ``encode_control`` turns into one of the control tokens ``ids``."""
-
     def decode(self, ids: Sequence[int]) -> str:
         """The text, without BOS, EOS and other control tokens."""
 
@@ -167,28 +164,21 @@ class SentencePieceTokenizer:
         return self._control
 
     def encode_control(self, text: str) -> list[int]:
+        # Of two names with the same beginning the longer one
+        names = "|".join(map(re.escape, sorted(self._control, key=len, reverse=True)))
         ids: list[int] = []
-        for number, part in enumerate(re.split(f"({_any_of(self._control)})", text)):
+        for number, part in enumerate(re.split(f"({names})", text)):
             if number % 2:  # re.split with a group returns the matches at the odd indices
                 ids.append(self._control[part])
             elif part:
                 ids += self.encode_batch([part])[0]
         return ids
 
-    def find_control(self, text: str, ids: Container[int]) -> list[tuple[int, int]]:
-        names = [name for name, token in self._control.items() if token in ids]
-        return [found.span() for found in re.finditer(_any_of(names), text)]
-
     def decode(self, ids: Sequence[int]) -> str:
         return self._model.decode(list(ids))
 
     def stream(self, prefix: Sequence[int] = ()) -> TextStream:
         return TextStream(self.decode, prefix=prefix)
-
-
-def _any_of(names: Iterable[str]) -> str:
-    """A regular expression that matches any of the names, of two with the same beginning the longer one."""
-    return "|".join(map(re.escape, sorted(names, key=len, reverse=True))) or "(?!)"
 
 
 CHUNK = 16_000  # characters; the speed hardly depends on it

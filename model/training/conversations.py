@@ -92,7 +92,7 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
     prompt = chat.encode(messages[:-1])
     tokens = chat.encode(messages, add_generation_prompt=False)
     start = common_prefix_length(prompt, tokens)
-    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids)
+    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.tokenizer.eos_ids)
     end = next(ends, None)
     if end is None:
         raise ValueError(

@@ -10,7 +10,7 @@ import numpy as np
 
 from ..cli import instances, quantity
 from ..cli.files import write_text
-from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, open_chat, user_message
+from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
 from ..text.dataset import Dataset
 from ..text.prepare import load_dataset, load_tokens, tokenize
 from ..text.tokenizer import Tokenizer
@@ -53,7 +53,7 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
         raise ValueError(f"{directory} is not the one of the first process: put out_dir where all machines see it")
     dataset = load_dataset(directory)
     tokenizer = load_tokenizer(directory, model.vocab_size if run.resume or train.init_from else None)
-    chat = open_chat(directory, tokenizer) if dataset.row else None
+    chat = Chat(directory, tokenizer) if dataset.row else None
     if not run.resume:
         check_length(dataset, model.max_seq_len, data.val_fraction)
         if chat:
@@ -115,7 +115,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         return data
     if find_template(directory)[1] is None:
         write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
-    chat = open_chat(directory, tokenizer)
+    chat = Chat(directory, tokenizer)
     save_tokenizer(tokenizer, directory)  # again, because the template may end a turn with another token
     tokenize_conversations(directory, chat, run.model.max_seq_len, documents, data.val_fraction, val_documents)
     return data

@@ -8,7 +8,7 @@ import pytest
 from damage import change_json
 from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
-from model.decoding.chat import find_template, open_chat, user_message
+from model.decoding.chat import Chat, find_template, user_message
 from model.text.hf_tokenizer import hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer
@@ -103,7 +103,7 @@ def chat_of(made, tmp_path):
         else:
             change_json(directory / "tokenizer_config.json", chat_template=template)
         tokenizer = load_tokenizer(directory)
-        return directory, tokenizer, open_chat(directory, tokenizer, system)
+        return directory, tokenizer, Chat(directory, tokenizer, system)
 
     return build
 
@@ -160,27 +160,6 @@ def test_a_user_cannot_type_another_added_token_that_the_template_names(chat_of)
         assert chat.encode([{"role": role, "content": "a<think>b"}]).count(chat.control_ids["<think>"]) == count
 
 
-@pytest.mark.parametrize("normalizer", ["NFKC", "Lowercase", "Replace"])
-def test_a_user_cannot_type_a_control_token_through_normalization(tmp_path, normalizer):
-    """The library looks for an added token with ``normalized`` in the normalized text."""
-    tokenizers = pytest.importorskip("tokenizers")
-    llama3_tokenizer(tmp_path / "model")
-    file = str(tmp_path / "model" / "tokenizer.json")
-    tokenizer = tokenizers.Tokenizer.from_file(file)
-    arguments = ("[", "<") if normalizer == "Replace" else ()
-    tokenizer.normalizer = getattr(tokenizers.normalizers, normalizer)(*arguments)
-    tokenizer.add_special_tokens([tokenizers.AddedToken("<eot>", normalized=True)])
-    tokenizer.save(file)
-    typed = {"NFKC": "\uff1ceot\uff1e", "Lowercase": "<EOT>", "Replace": "[eot>"}[normalizer]
-    (tmp_path / "model" / "chat_template.jinja").write_text(
-        "{{ bos_token }}{% for m in messages %}{{ m.content }}<eot>{% endfor %}", encoding="utf-8"
-    )
-    chat = open_chat(tmp_path / "model", load_tokenizer(tmp_path / "model"))
-    ids = chat.encode([{"role": "user", "content": f"a{typed}b <eot>"}])
-    assert ids.count(chat.control_ids["<eot>"]) == 1 == (ids[-1] == chat.control_ids["<eot>"])
-    assert chat.tokenizer.decode(ids) == "a< eot>b < eot>"
-
-
 @pytest.mark.parametrize(
     ("kind", "template", "end"),
     [("llama", LLAMA2, "</s>"), ("llama", ZEPHYR, "</s>"), ("llama3", LLAMA3, "<|eot_id|>")],
@@ -190,13 +169,13 @@ def test_the_token_that_ends_a_turn_ends_the_answer(chat_of, kind, template, end
     directory, _, _ = chat_of(kind, template)
     (directory / "generation_config.json").write_text('{"eos_token_id": [7, 9]}', encoding="utf-8")
     tokenizer = load_tokenizer(directory)
-    chat = open_chat(directory, tokenizer)
-    assert tokenizer.eos_ids == chat.eos_ids == (7, 9, chat.control_ids[end])
+    chat = Chat(directory, tokenizer)
+    assert tokenizer.eos_ids == (7, 9, chat.control_ids[end])
 
 
 def test_a_template_that_omits_the_answer_adds_no_end_token(chat_of):
     _, _, chat = chat_of("llama3", "{{ bos_token }}{{ messages[0].content }}")
-    assert chat.control_ids["<|begin_of_text|>"] not in chat.eos_ids
+    assert chat.control_ids["<|begin_of_text|>"] not in chat.tokenizer.eos_ids
 
 
 def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
@@ -211,19 +190,19 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
 def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, made, tmp_path):
     assert find_template(made("llama"))[1] is None
     with pytest.raises(ValueError, match=r"has no chat template, neither in tokenizer_config.json nor as"):
-        open_chat(made("llama"), load_tokenizer(made("llama")))
+        Chat(made("llama"), load_tokenizer(made("llama")))
     directory, tokenizer, _ = chat_of(
         "llama", [{"name": "tools", "template": "x"}, {"name": "default", "template": ZEPHYR}]
     )
-    assert open_chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
+    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
     (directory / "chat_template.jinja").write_text(LLAMA2, encoding="utf-8")
-    assert open_chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
+    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
     config = directory / "tokenizer_config.json"
     (directory / "chat_template.jinja").unlink()
     for broken in (7, [{"name": "tools", "template": "x"}], {"a": 1}):
         config.write_text(json.dumps({"chat_template": broken}), encoding="utf-8")
         with pytest.raises(ValueError, match=r"the chat template of .* fails"):
-            open_chat(directory, tokenizer)
+            Chat(directory, tokenizer)
 
 
 @pytest.mark.parametrize(
@@ -245,10 +224,3 @@ def test_a_hostile_template_is_a_one_line_error(chat_of, template, reason, monke
         chat_of("llama", template)
     assert len(str(raised.value)) < 600
     assert not (tmp_path / "x").exists()
-
-
-def test_a_control_name_that_a_space_does_not_break_is_an_error(chat_of, monkeypatch):
-    _, tokenizer, chat = chat_of("llama3", LLAMA3)
-    monkeypatch.setattr(tokenizer, "find_control", lambda text, ids: [(2, 12)] if "<" in text else [])
-    with pytest.raises(ValueError, match=r"encodes '< \|eot_id\|' only as a control token: leave it out"):
-        chat.encode([user_message("x <|eot_id|>")])

@@ -8,8 +8,7 @@ from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import samples as module
-from model.decoding.prompts import Prompt
-from model.decoding.samples import Sample, Speed, complete
+from model.decoding.samples import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 
 
@@ -26,7 +25,6 @@ def scripted(monkeypatch):
         call.batches = []
 
         def start(network, prompts, max_new_tokens, sampler, endless):
-            sampler.logprobs = [-0.5] * len(prompts)
             first = sum(call.batches)
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
@@ -37,8 +35,7 @@ def scripted(monkeypatch):
                 yield torch.tensor(tokens)[:, None]
 
         monkeypatch.setattr(module, "start", start)
-        prompts = [begin] * len(texts) if isinstance(begin, str) else begin
-        samples = [Sample(prompt(each), LETTERS, n, stop) for each in prompts]
+        samples = [Sample(prompt(begin), LETTERS, n, stop) for _ in texts]
         return complete(network, samples, Sampling(), speed or Speed(), **options)
 
     return call
@@ -62,16 +59,6 @@ def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
     assert scripted.batches == [3, 3, 1]
-    assert samples[0].logprobs == [-0.5, -0.5]
-
-
-def test_endless_prompts_of_unequal_length_do_not_share_a_batch(scripted):
-    begin = ["a", "b", "a", "long", "c"]
-    samples = [
-        s for s in scripted(*(f"{i}\x01" for i in range(5)), begin=begin, batch_size=2, endless=True) if s.finish
-    ]
-    assert [sample.text for sample in samples] == list("01234")
-    assert scripted.batches == [2, 1, 1, 1]
 
 
 def test_a_batch_ends_when_all_its_samples_have_ended(scripted):

@@ -52,7 +52,7 @@ def test_the_guard_finds_non_finite_inputs():
     ("prompts", "new", "options"),
     [
         (PROMPTS, 5, {}),
-        (PROMPTS, 5, {"temperature": 1.0, "top_p": 0.9, "min_p": 0.01}),
+        (PROMPTS, 5, {"temperature": 1.0, "top_p": 0.9}),
         (PROMPTS[2:3], 40, {"endless": True}),
     ],
 )

@@ -7,9 +7,6 @@ import torch
 from greedy import greedy
 
 from model import KVCache, generate, generation
-from model.decoding.batches import start
-from model.decoding.network import for_decoding
-from model.decoding.sampling import Sampler, Sampling
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
 
@@ -77,17 +74,6 @@ def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
         assert row[:cut] == full[:cut]
         assert set(row[cut:]) <= {None}
     assert list(generate(model, PROMPTS[:1], 12, eos_ids=[end])) == [[token] for token in plain[0][:5]]
-
-
-def test_log_probabilities_are_those_before_temperature_and_filters(model):
-    sampler = Sampler(Sampling(0.7, top_k=3, seed=1), PROMPTS[:2], 37, with_logprobs=True)
-    tokens = start(for_decoding(model), PROMPTS[:2], 4, sampler)
-    steps = [(ids[:, 0].tolist(), sampler.logprobs) for ids in tokens]
-    for row, prompt in enumerate(PROMPTS[:2]):
-        text = prompt + [ids[row] for ids, _ in steps]
-        expected = model(torch.tensor([text])).log_softmax(-1)[0]
-        for at, (_, logprobs) in enumerate(steps, len(prompt)):
-            assert logprobs[row] == pytest.approx(expected[at - 1, text[at]].item(), abs=1e-4)
 
 
 def test_decode_continues_from_a_cache_with_any_sample_function(model):

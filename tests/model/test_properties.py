@@ -16,8 +16,7 @@ from generate import Options
 from model import KVCache, ModelArgs, generate
 from model.cli import Parser, add_flags, instances, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
-from model.decoding.prompts import Prompt
-from model.decoding.samples import Sample
+from model.decoding.samples import Prompt, Sample
 from model.decoding.sampling import Sampling, draw
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer

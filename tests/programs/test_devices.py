@@ -138,7 +138,7 @@ def test_a_validation_waits_once_a_batch(device):
 
 def test_evaluation_waits_once_a_window(device):
     model = Transformer(ARGS).to(DEVICE)
-    score_texts(model, [(Score("", 4, 4), windows(np.array([1, 2, 3, 4, 5]), 2, 2))], lambda scored: None)
+    score_texts(model, [(Score(""), windows(np.array([1, 2, 3, 4, 5]), 2, 2))], lambda scored: None)
     assert device.waits == 2
 
 
@@ -147,7 +147,7 @@ def test_evaluation_waits_once_a_window(device):
     ("prompts", "options"),
     [
         ([[1, 2, 3], [4]], {}),
-        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.1}),
+        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40}),
         ([[1, 2, 3]], {"temperature": 0.8, "endless": True}),
     ],
     ids=["greedy", "sampled", "endless"],

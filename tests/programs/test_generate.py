@@ -1,5 +1,6 @@
 """generate.py as a user runs it, mostly in this process, because starting a process is slow."""
 
+import codecs
 import io
 import json
 import os
@@ -16,6 +17,7 @@ from script_helpers import ROOT, run_in_process, save_run
 
 import generate as script
 from model import generate
+from model.decoding.batches import memory_needed
 from model.weights import load_model, load_tokenizer
 
 CONTEXT = 96
@@ -99,17 +101,15 @@ def test_without_a_prompt_the_text_begins_with_the_runs_start_text(samples, run_
 @pytest.mark.usefixtures("each_processor")
 def test_jsonl_has_one_object_per_sample_and_samples_differ(samples, run_dir):
     arguments = ["--prompt", "The", "--prompt", "I am a fox", "--num_samples", 3, "--max_new_tokens", 12, "--seed", 2]
-    found = samples(*arguments, "--logprobs")
+    found = samples(*arguments)
     assert [sample["prompt"] for sample in found] == ["The"] * 3 + ["I am a fox"] * 3
     assert len({sample["text"] for sample in found}) == 6
     tokenizer = load_tokenizer(run_dir)
     for sample in found:
-        assert len(sample["logprobs"]) == len(sample["tokens"]) <= 12
-        assert all(value < 0 for value in sample["logprobs"])
+        assert len(sample["tokens"]) <= 12
         if sample["finish_reason"] == "length":
             text = tokenizer.decode(tokenizer.encode(sample["prompt"]) + sample["tokens"])
             assert text == sample["prompt"] + sample["text"]
-        del sample["logprobs"]
     assert samples(*arguments, "--batch_size", 2) == found, "samples do not depend on the batch size"
 
 
@@ -132,12 +132,11 @@ def test_greedy_text_depends_neither_on_the_batch_size_nor_on_stop_strings_after
     arguments = ["--prompt", "The quick", "--prompt", "A", "--prompt", "I am", "--temperature", 0, "--dtype", dtype]
     text = run(*arguments)[1]
     assert text.count("\n-----") == 2, "samples are separated by a line"
-    together = samples(*arguments, "--logprobs")
+    together = samples(*arguments)
     for more in (["--batch_size", 1], ["--batch_size", 2]):
         again = samples(*arguments, *more)
         assert dtype == "int8" or [sample["text"] for sample in again] == [sample["text"] for sample in together]
     assert all(sample["prompt"] + sample["text"] in text for sample in together)
-    assert all(logprob <= 0 for sample in together for logprob in sample["logprobs"])
     stop = together[0]["text"][3:6]
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
@@ -148,6 +147,7 @@ def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
     text = "fox and dog " * CONTEXT
     arguments = ["--prompt", text, "--max_new_tokens", 2 * CONTEXT, "--temperature", 0, "--ignore_eos"]
     assert "let it be endless (--endless)" in run(*arguments)[2]
+    assert run(*arguments, "--endless", "--prompt", "A")[1].startswith(text), "prompts need not be equally long"
     code, out, err = run(*arguments, "--endless")
     assert code == 0
     assert out.startswith(text)
@@ -215,8 +215,36 @@ def test_a_models_own_sampling_settings_are_defaults(run, samples, run_dir, tmp_
     assert "note: top_k 7, as " in run(*arguments, "--temperature", 1, model=path)[2]
     assert "note" not in run(*given, model=path)[2]
     (path / "generation_config.json").write_text(json.dumps(config | {"top_k": "all"}), encoding="utf-8")
-    assert "generation_config.json: top_k is 'all': give a whole number" in run(*arguments, model=path)[2]
+    err = run(*arguments, model=path)[2]
+    assert "note: temperature 0.4, top_k all, as " in err
+    assert "error: top_k is 'all': give a whole number" in err
     assert run(*arguments, "--top_k", 3, model=path)[0] == 0
+
+
+def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
+    file = tmp_path / "prompts.txt"
+    file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("piped äö\n".encode()), encoding="utf-8"))
+    assert script.read_texts([], None) == [""]
+    assert script.read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
+    assert script.read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
+    file.write_bytes(b"\n \n")
+    with pytest.raises(ValueError, match="contains no prompt"):
+        script.read_texts([], file)
+    for mark, byte in ((b"", 2), (codecs.BOM_UTF8, 5)):
+        file.write_bytes(mark + "naïve".encode("latin-1"))
+        with pytest.raises(ValueError, match=f"prompts.txt is not UTF-8 at byte {byte}"):
+            script.read_texts([], file)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_memory_needed_is_the_size_of_cache_and_logits(small_args, dtype):
+    """All sizes differ and are small, so that a missing factor or summand changes the result."""
+    args = small_args(n_layers=3, n_heads=10, n_kv_heads=5, head_dim=14, vocab_size=41, max_seq_len=30)
+    rows, length = 7, 11
+    keys = torch.empty(args.n_layers, rows, args.n_kv_heads, length, args.head_dim, dtype=dtype)
+    logits = torch.empty(rows, args.vocab_size, dtype=torch.float32)
+    assert memory_needed(args, rows, length, dtype) == 2 * keys.nbytes + logits.nbytes
 
 
 def test_too_little_memory_names_the_device_and_the_flags_that_help(run, monkeypatch):

@@ -18,7 +18,7 @@ import evaluate
 from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
-from model.decoding.chat import DEFAULT_TEMPLATE, open_chat, user_message
+from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
 from model.text.dataset import UNCOUNTED
 from model.text.prepare import load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
@@ -81,7 +81,7 @@ def chat_of(tokenizer_directory, tmp_path):
         for file in tokenizer_directory.iterdir():
             (tmp_path / file.name).write_bytes(file.read_bytes())
         (tmp_path / "chat_template.jinja").write_text(template.replace("ANSWER", ANSWER), encoding="utf-8")
-        return open_chat(tmp_path, load_tokenizer(tmp_path)), tmp_path
+        return Chat(tmp_path, load_tokenizer(tmp_path)), tmp_path
 
     return build
 
@@ -107,7 +107,7 @@ def test_the_name_of_a_control_token_in_a_message_does_not_end_it(chat_of):
     counted = [token for token, counts in zip(found.tokens, found.counted) if counts]
     text = chat.tokenizer.decode(counted)
     assert text.replace(" ", "").replace("\n", "") == "Aropeis49yards.98yards,user."
-    assert sum(token in chat.eos_ids for token in counted) == 2
+    assert sum(token in chat.tokenizer.eos_ids for token in counted) == 2
 
 
 def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of, transformers):
@@ -177,13 +177,13 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
     trainer.run()
     assert (directory / "chat_template.jinja").read_text(encoding="utf-8") == DEFAULT_TEMPLATE
     tokenizer = load_tokenizer(directory)
-    chat = open_chat(directory, tokenizer)
+    chat = Chat(directory, tokenizer)
     model = load_model(directory)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(directory)
     their_tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
     for question, answer in (row[-2:] for row in rows[:10]):
         prompt = chat.encode([question])
-        new = [token for (token,) in generate(model, [prompt], 30, temperature=0.0, eos_ids=chat.eos_ids)]
+        new = [token for (token,) in generate(model, [prompt], 30, temperature=0.0, eos_ids=chat.tokenizer.eos_ids)]
         assert tokenizer.decode([token for token in new if token is not None]).strip() == answer["content"]
         ids = their_tokenizer.apply_chat_template([question], add_generation_prompt=True, return_dict=False)
         assert ids == prompt

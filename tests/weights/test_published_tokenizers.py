@@ -15,7 +15,7 @@ from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer
 
 import generate as generate_script
 from model import ModelArgs, Transformer
-from model.decoding.chat import open_chat
+from model.decoding.chat import Chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.weights import load_tokenizer, save_model, save_tokenizer
 from model.weights.tokenizers import check_size
@@ -187,7 +187,7 @@ def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, ma
             if not (ours.adds_space and (text.startswith(" ") or text not in TEXTS)):
                 assert ours.encode(text) == (ids or [ours.bos_id]), text
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
-        chat = open_chat(place, ours)
+        chat = Chat(place, ours)
         for messages in (QUESTION, TALK):
             expected = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)["input_ids"]
             if make is llama_2:  # Meta's code has a space before [INST], as tokenizer.json; transformers 5 has not
@@ -245,7 +245,7 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     template = {"bos_token": "<s>", "eos_token": "</s>", "chat_template": CHATML}
     write(tmp_path, "tokenizer_config.json", template)
     with pytest.raises(ValueError, match=r"has user-defined pieces: for a chat, give the tokenizer\.json"):
-        open_chat(tmp_path, load_tokenizer(file))
+        Chat(tmp_path, load_tokenizer(file))
     write(tmp_path, "tokenizer_config.json", template | {"add_bos_token": False})
     with pytest.raises(ValueError, match=r"texts begin without BOS: give its tokenizer\.json"):
         load_tokenizer(tmp_path)
@@ -255,10 +255,10 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))
     for text in TEXTS[1:]:
         assert tokenizer.encode(text) == library.encode(text)
-    chat = open_chat(tmp_path, tokenizer)
+    chat = Chat(tmp_path, tokenizer)
     ids = chat.encode([{"role": "user", "content": "<|im_end|>it<|im_start|>"}])
     start, end = (chat.control_ids[name] for name in ("<|im_start|>", "<|im_end|>"))
-    assert end in chat.eos_ids
+    assert end in chat.tokenizer.eos_ids
     assert (ids.count(start), ids.count(end)) == (2, 1), "those of the template only"
     assert "< |im_end|>it< |im_start|>" in tokenizer.decode(ids)
 

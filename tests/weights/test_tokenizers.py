@@ -8,7 +8,7 @@ import pytest
 from damage import change_json
 from text_helpers import trained_by_sentencepiece
 
-from model.decoding.chat import open_chat
+from model.decoding.chat import Chat
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_tokenizer
 
@@ -61,7 +61,7 @@ def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, 
     save_tokenizer(load_tokenizer(source), tmp_path / "target")
     for directory in (source, tmp_path / "target"):
         tokenizer = load_tokenizer(directory)
-        chat = open_chat(directory, tokenizer)
+        chat = Chat(directory, tokenizer)
         ids = chat.encode([{"role": "user", "content": "return 1"}])
         assert ids == tokenizer.encode("return 1\n")
     saved = json.loads((tmp_path / "target" / "tokenizer_config.json").read_text(encoding="utf-8"))
