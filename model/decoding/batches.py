@@ -33,15 +33,15 @@ def generate(
     ``prompts`` are lists of token ids, of equal length if they are ``endless`` or the network has absolute positions.
     Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0, the default, a row's
     text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
-    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, seed. With ``endless`` a text may be longer
-    than ``max_seq_len``, and its oldest part is evicted from the cache.
+    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, repetition_penalty, seed. With
+    ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache.
 
     The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings; the
     types of numbers are the caller's.
     """
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
-    sampler = Sampler(settings, range(len(prompts)))
+    sampler = Sampler(settings, prompts)
     network = for_decoding(model, compile)
     return ids_of(start(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
 

@@ -61,7 +61,7 @@ class Conversation:
         start_pos = self.forwarded - self.cache.evicted
         prompt_length = len(tokens)
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop)
-        sampler = Sampler(self.sampling, [len(messages)])  # each turn has another random stream
+        sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
         for _ in advance([sample], steps, self.speed):

@@ -135,7 +135,7 @@ def complete(
     remaining, done = iter(samples), 0
     while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, range(done, done + len(batch)))
+        sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
         steps = start(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed

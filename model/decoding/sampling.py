@@ -6,7 +6,7 @@ combined in any order; ``apply_filters`` uses the customary order. Tokens that t
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,10 +32,25 @@ class Sampling:
     top_p: Annotated[
         float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
     ] = None
+    repetition_penalty: Annotated[
+        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1e6)
+    ] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 
     def __post_init__(self) -> None:
         raise_problems(range_problems(self))
+
+
+def penalize(logits: Tensor, texts: Sequence[list[int]], penalty: float) -> Tensor:
+    """Repetition penalty: make the tokens that are in the text of a row less likely.
+
+    A positive logit is divided by the penalty, as in CTRL (arXiv:1909.05858). A negative one is multiplied by it, as in
+    Hugging Face's transformers, because dividing would increase it.
+    """
+    seen = torch.zeros_like(logits, dtype=torch.bool)  # (B, V)
+    for row, tokens in zip(seen, texts):
+        row[tokens] = True
+    return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
 def apply_temperature(logits: Tensor, temperature: float) -> Tensor:
@@ -91,16 +106,17 @@ def uniforms(seed: int | None, rows: Iterable[int]) -> Iterator[Tensor]:
 
 
 class Sampler:
-    """Sample the next token of each row. Holds the random stream of each row.
+    """Sample the next token of each row. Holds the random stream of each row, and its text for the penalty.
 
     It works on the CPU. Copying the logits there is the only time that a token waits for a GPU, and float64, which the
     draw needs, does not exist on Apple's.
     """
 
-    def __init__(self, sampling: Sampling, rows: Iterable[int]) -> None:
-        """``rows`` are the numbers of their random streams."""
+    def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], first_row: int = 0) -> None:
+        """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
         self.sampling = sampling
-        self.uniforms = uniforms(sampling.seed, rows)
+        self.uniforms = uniforms(sampling.seed, range(first_row, first_row + len(prompts)))
+        self.texts = [list(prompt) for prompt in prompts]
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
@@ -114,6 +130,12 @@ class Sampler:
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
+        if self.sampling.repetition_penalty != 1:
+            logits = penalize(logits, self.texts, self.sampling.repetition_penalty)
         if self.sampling.temperature == 0:
-            return logits.argmax(-1, keepdim=True)  # (B, 1)
-        return draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
+            tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
+        else:
+            tokens = draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
+        for text, token in zip(self.texts, tokens[:, 0].tolist()):
+            text.append(token)
+        return tokens

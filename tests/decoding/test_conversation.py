@@ -91,6 +91,12 @@ def test_turns_continue_one_text_and_compute_no_token_twice(begin, turns):
             text.pop()
 
 
+def test_the_repetition_penalty_counts_earlier_turns(talk):
+    talk.conversation.sampling = Sampling(0.0, repetition_penalty=1e6)
+    tokens = [token for line in ("ab", "cd", "ef") for token in say(talk, line).tokens]
+    assert len(set(tokens)) == len(tokens) == 15
+
+
 def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, notes, monkeypatch):
     original_turn = talk.conversation.turn
     lines = []

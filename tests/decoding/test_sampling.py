@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, draw, uniforms
+from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, draw, penalize, uniforms
 
 V = 50
 
@@ -65,6 +65,14 @@ def test_the_filters_keep_what_their_definitions_keep(vocab_size, temperature, f
         assert [found[i] for i in expected] == pytest.approx([*expected.values()], abs=1e-6)
 
 
+def test_the_penalty_lowers_seen_tokens_only(logits):
+    seen = torch.rand(logits.shape) < 0.3
+    after = penalize(logits, [row.nonzero()[:, 0].tolist() for row in seen], 1.5)
+    assert torch.equal(after[~seen], logits[~seen])
+    assert (after[seen] < logits[seen]).all()
+    assert torch.allclose(after[seen], torch.where(logits > 0, logits / 1.5, logits * 1.5)[seen])
+
+
 def test_the_draw_never_gives_an_excluded_token():
     logits = torch.full((1, 9), -math.inf)
     logits[0, [2, 5]] = 0.0
@@ -87,9 +95,15 @@ def test_a_rows_random_numbers_do_not_depend_on_other_rows():
 
 def test_sampling_does_not_change_global_generators(logits):
     before = torch.random.get_rng_state(), random.getstate()
-    Sampler(Sampling(1.0), range(4))(logits)
+    Sampler(Sampling(1.0), [[1]] * 4)(logits)
     assert torch.equal(torch.random.get_rng_state(), before[0])
     assert random.getstate() == before[1]
+
+
+def test_the_penalty_counts_prompt_and_sampled_tokens():
+    logits = torch.zeros(1, 4) + torch.tensor([4.0, 3.0, 2.0, 1.0])
+    choose = Sampler(Sampling(0.0, repetition_penalty=10.0), [[0]])
+    assert [int(choose(logits)) for _ in range(4)] == [1, 2, 3, 0]
 
 
 @pytest.mark.parametrize("temperature", [1e-30, 1e-46, 1e-300])
@@ -98,7 +112,7 @@ def test_a_tiny_temperature_neither_overflows_nor_changes_the_order(temperature)
     found = apply_temperature(logits, temperature)
     assert not found.isnan().any()
     assert found.argmax(-1).tolist() == [1, 0]
-    assert Sampler(Sampling(temperature, seed=1), range(2))(logits).tolist() == [[1], [0]]
+    assert Sampler(Sampling(temperature, seed=1), [[0], [0]])(logits).tolist() == [[1], [0]]
 
 
 @pytest.mark.parametrize(("p", "count"), [(0.5, 1), (0.51, 2), (0.75, 2), (0.76, 3), (0.875, 3), (0.9, 5)])

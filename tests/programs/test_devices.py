@@ -147,7 +147,7 @@ def test_evaluation_waits_once_a_window(device):
     ("prompts", "options"),
     [
         ([[1, 2, 3], [4]], {}),
-        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40}),
+        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1}),
         ([[1, 2, 3]], {"temperature": 0.8, "endless": True}),
     ],
     ids=["greedy", "sampled", "endless"],
