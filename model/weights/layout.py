@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import ModelArgs
 
@@ -46,6 +46,11 @@ def tensor_shapes(args: ModelArgs) -> Shapes:
     if args.tie_embeddings:
         del shapes["output.weight"]
     return shapes
+
+
+def shapes_of(network: nn.Module) -> Shapes:
+    """The names and shapes in the state dict of a network."""
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
 def check_layers(args: ModelArgs, tensors: int, where: object) -> None:

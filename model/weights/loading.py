@@ -11,7 +11,7 @@ from ..config import ModelArgs
 from ..kernels import accelerate
 from ..transformer import Transformer
 from .int8 import check_device, put_matrix, quantize
-from .layout import Shapes, check_shapes
+from .layout import Shapes, check_shapes, shapes_of
 from .variants import make_network, name_of
 
 
@@ -47,8 +47,7 @@ class Weights:
         if int8:
             check_device(torch.device(device))
         model = make_network(network, self.args)
-        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        check_shapes(expected, self.shapes, self.path)  # a subclass may have other tensors
+        check_shapes(shapes_of(model), self.shapes, self.path)  # a subclass may have other tensors
         # One dtype for all tensors, because some models store their norms in another one. A subclass may need several.
         new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
         keeps_dtypes = self.subclass_name is not None and dtype == "stored"

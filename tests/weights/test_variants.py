@@ -147,7 +147,7 @@ def test_a_variant_that_args_alone_do_not_determine_is_refused(small_args, small
         load_model(tmp_path / "plain", network=Optional)
     model = Scaled(small_args())
     model.further = nn.Parameter(torch.ones(3))
-    with pytest.raises(ValueError, match=r"test_variants:Scaled\(args\), .*: further \(3,\)"):
+    with pytest.raises(ValueError, match=r"Scaled\(args\), .*: further \(3,\)"):
         save_model(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
