@@ -138,9 +138,10 @@ def load_model(
     network: type[Transformer] | None = None,
     int8: bool = False,
 ) -> Transformer:
-    """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" keeps the file's dtype.
+    """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" is that of the file.
 
-    With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
+    All floating-point tensors get the same dtype, even if the file has norms in another one than the embedding. With
+    ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain model's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one

@@ -48,9 +48,8 @@ class Weights:
             check_device(torch.device(device))
         model = make_network(network, self.args)
         check_shapes(shapes_of(model), self.shapes, self.path)  # a subclass may have other tensors
-        # One dtype for all tensors, because some models store their norms in another one. A subclass may need several.
+        # One dtype for all tensors, because some models store their norms in another one.
         new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
-        keeps_dtypes = self.subclass_name is not None and dtype == "stored"
         state = {}
         for name, tensor in self.tensors():
             if int8 and tensor.ndim == 2:
@@ -58,8 +57,7 @@ class Weights:
             else:
                 # Copied, because a mapped tensor begins anywhere in a cache line, so that vectors of it lie in two, and
                 # a token of 1.1B in bfloat16 takes 139 ms instead of 126 (Zen 4). A new one begins at a multiple of 64.
-                converts = tensor.is_floating_point() and not keeps_dtypes
-                state[name] = tensor.to(device, new_dtype if converts else None, copy=True)
+                state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=True)
             del tensor  # before the next one is read, so that only one is in memory
         model.load_state_dict(state, strict=False, assign=True)  # checked above; the matrices in int8 are in place
         model.to(device)  # what a subclass has beside its state

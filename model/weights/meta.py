@@ -132,10 +132,11 @@ def join(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 def shards_of(path: Path) -> list[Path]:
     """The shards of a directory in order. Raises ValueError if one is missing."""
-    files = sorted(file for file in path.glob("consolidated.*.pth") if file.is_file())  # a pipe would block
-    for i in range(max(1, len(files))):
-        if path / f"consolidated.{i:02}.pth" not in files:
-            raise ValueError(f"{path / f'consolidated.{i:02}.pth'} is missing: all shards are needed")
+    files = sorted(path.glob("consolidated.*.pth"))
+    expected = [path / f"consolidated.{i:02}.pth" for i in range(max(1, len(files)))]
+    missing = [str(file) for file in expected if file not in files]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing: all shards are needed")
     return files
 
 
