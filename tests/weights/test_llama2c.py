@@ -65,29 +65,23 @@ def test_a_file_is_read_and_written_as_the_definition_says(tmp_path, weights, ti
     assert np.allclose(np.frombuffer(ours[at + rope : at + 2 * rope], "<f4").reshape(9, 4), np.sin(angles), atol=1e-6)
 
 
-BROKEN = {
-    "empty": lambda raw: b"",
-    "short": lambda raw: raw[:-1],
-    "long": lambda raw: raw + b"\0",
-    "text": lambda raw: b"once upon a time, there was a file" * 20,
-    "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
-    "many layers": lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:],
+QUANTIZED = struct.pack("<Ii7i", 0x616B3432, 2, *COUNTS.values()).ljust(256, b"\0")
+BROKEN = {  # what becomes of a sound file, and words of the error
+    "empty": (lambda raw: b"", "is not a llama2.c model"),
+    "short": (lambda raw: raw[:-1], "bytes, its header announces"),
+    "long": (lambda raw: raw + b"\0", "bytes, its header announces"),
+    "text": (lambda raw: b"once upon a time, there was a file" * 20, "is not a llama2.c model"),
+    "huge": (lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:], "is not a llama2.c model"),
+    "many layers": (lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:], "bytes, its header announces"),
+    "quantized": (lambda raw: QUANTIZED, "version 2, only version 0, float32, is supported"),
 }
 
 
-@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_a_damaged_file_is_a_one_line_error(tmp_path, weights, change):
+@pytest.mark.parametrize(("change", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_damaged_file_is_a_one_line_error(tmp_path, weights, change, words):
     path = tmp_path / "x.bin"
     path.write_bytes(change(file_of(weights, True)))
-    with pytest.raises(ValueError, match=r"x\.bin") as error:
-        Llama2c(path)
-    assert "\n" not in str(error.value)
-
-
-def test_the_quantized_version_is_refused_as_such(tmp_path):
-    path = tmp_path / "x.bin"
-    path.write_bytes(struct.pack("<Ii7i", 0x616B3432, 2, *COUNTS.values()).ljust(256, b"\0"))
-    with pytest.raises(ValueError, match=r"version 2, only version 0, float32, is supported"):
+    with pytest.raises(ValueError, match=rf"^[^\n]*x\.bin [^\n]*{words}[^\n]*$"):
         Llama2c(path)
 
 
