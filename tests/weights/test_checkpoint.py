@@ -30,15 +30,18 @@ def all_formats(small_model, tmp_path):
     return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
 
 
-def test_every_format_loads_with_equal_logits(all_formats):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dtype):
     model, paths = all_formats
     tokens = torch.randint(0, 37, (2, 20))
+    expected = accelerate(model.to(dtype))(tokens)
     for opened, path in zip(OPEN, paths):
-        loaded = opened(path).model()
-        with torch.no_grad():
-            expected = accelerate(model)(tokens)
-            assert torch.equal(loaded(tokens), expected)
-            assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2)), expected)
+        loaded = opened(path).model(dtype=dtype)
+        assert torch.equal(loaded(tokens), expected)
+        assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2, dtype=dtype)), expected)
+        assert {weight.dtype for weight in loaded.parameters()} == {dtype}
+        assert {weight.data_ptr() % 64 for weight in loaded.parameters()} == {0}, "copied to the start of a cache line"
         assert not loaded.training
         assert loaded.tok_embeddings.weight.requires_grad
 
@@ -80,17 +83,6 @@ def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_fo
     change_json(tmp_path / file, **{name: 10**9})
     with pytest.raises(ValueError, match=words):
         (Meta if "meta" in file else Checkpoint)((tmp_path / file).parent)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_are_loaded_in_the_given_dtype_each_to_the_beginning_of_a_cache_line(all_formats, dtype):
-    model, paths = all_formats
-    for opened, path in zip(OPEN, paths):
-        loaded = opened(path).model(dtype=dtype)
-        assert {p.dtype for p in loaded.parameters()} == {dtype}
-        assert torch.equal(loaded.norm.weight, model.norm.weight.to(dtype))
-        assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
-        assert {weight.data_ptr() % 64 for weight in loaded.state_dict().values()} == {0}
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
