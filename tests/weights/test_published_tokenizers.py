@@ -234,12 +234,6 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))
     for text in TEXTS[1:]:
         assert tokenizer.encode(text) == library.encode(text)
-    chat = open_chat(tmp_path, tokenizer)
-    ids = chat.encode([{"role": "user", "content": "<|im_end|>it<|im_start|>"}])
-    start, end = (chat.control_ids[name] for name in ("<|im_start|>", "<|im_end|>"))
-    assert end in chat.eos_ids
-    assert (ids.count(start), ids.count(end)) == (2, 1), "those of the template only"
-    assert "< |im_end|>it< |im_start|>" in tokenizer.decode(ids)
 
 
 def test_a_tokenizer_model_without_settings_begins_with_bos(tmp_path):
