@@ -25,21 +25,14 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-INST = (
-    "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ '[INST] ' + message.content + "
-    "' [/INST]' }}{% else %}{{ ' ' + message.content + eos_token }}{% endif %}{% endfor %}"
-)
-HEADERS = (
-    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + "
-    "message.content | trim + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
 ZEPHYR = (
     "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-QUESTION = [{"role": "user", "content": "was it"}]
-TALK = [*QUESTION, {"role": "assistant", "content": "it was"}, {"role": "user", "content": "the best"}]
+TALK = [
+    {"role": "user", "content": "was it"}, {"role": "assistant", "content": "it was"},
+    {"role": "user", "content": "the best"},
+]  # fmt: skip
 
 
 def write(directory: Path, name: str, content: object) -> None:
@@ -84,7 +77,7 @@ def llama_2(directory: Path) -> None:
     file = sentencepiece_model(directory)
     write(directory, "tokenizer.json", hugging_face_files(file)[0])
     added = token("<s>") | {"__type": "AddedToken"}, token("</s>") | {"__type": "AddedToken"}
-    config = {"add_bos_token": True, "bos_token": added[0], "eos_token": added[1], "chat_template": INST}
+    config = {"add_bos_token": True, "bos_token": added[0], "eos_token": added[1], "chat_template": ZEPHYR}
     write(directory, "tokenizer_config.json", config | {"legacy": False, "tokenizer_class": "LlamaTokenizer"})
     write(directory, "special_tokens_map.json", {"bos_token": token("<s>"), "eos_token": token("</s>")})
     write(directory, "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2, "do_sample": True})
@@ -94,7 +87,7 @@ def llama_3(directory: Path) -> None:
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
     added = byte_level(directory, names, bos=names[0])
     ends = {"bos_token": names[0], "eos_token": names[-1]}
-    write(directory, "tokenizer_config.json", {"added_tokens_decoder": added, **ends, "chat_template": HEADERS})
+    write(directory, "tokenizer_config.json", {"added_tokens_decoder": added, **ends, "chat_template": ZEPHYR})
     write(directory, "special_tokens_map.json", ends)
     ids = [int(number) for number in added]
     write(directory, "generation_config.json", {"eos_token_id": [ids[1], ids[4]], "temperature": 0.6})
@@ -103,7 +96,7 @@ def llama_3(directory: Path) -> None:
 def mistral(directory: Path) -> None:
     added = byte_level(directory, ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], bos="<s>")
     config = {"added_tokens_decoder": added, "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
-    write(directory, "tokenizer_config.json", config | {"chat_template": INST})
+    write(directory, "tokenizer_config.json", config | {"chat_template": ZEPHYR})
 
 
 # As in the tokenizer.json of Qwen2 and Qwen3
@@ -168,7 +161,6 @@ SHAPES = [
 
 @pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
 def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, make):
-    tokenizers = pytest.importorskip("tokenizers")
     directory = tmp_path / "model"
     make(directory)
     write(directory, "config.json", {"model_type": "llama", "vocab_size": 512})
@@ -183,14 +175,9 @@ def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, ma
             if not (ours.adds_space and (text.startswith(" ") or text not in TEXTS)):
                 assert ours.encode(text) == (ids or [ours.bos_id]), text
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
-        chat = open_chat(place, ours)
-        for messages in (QUESTION, TALK):
-            expected = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)["input_ids"]
-            if make is llama_2:  # Meta's code has a space before [INST], as tokenizer.json; transformers 5 has not
-                text = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-                library = tokenizers.Tokenizer.from_file(str(place / "tokenizer.json"))
-                expected = library.encode(text, add_special_tokens=False).ids
-            assert chat.encode(messages) == expected
+        if not ours.adds_space:  # with it, transformers 5 differs from Meta's code: tests/decoding/test_chat.py
+            expected = theirs.apply_chat_template(TALK, add_generation_prompt=True, tokenize=True)["input_ids"]
+            assert open_chat(place, ours).encode(TALK) == expected
         assert theirs.eos_token_id in ours.eos_ids
         assert load_tokenizer(directory).eos_ids == ours.eos_ids
 
