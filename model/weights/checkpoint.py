@@ -18,9 +18,8 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import args_from_config, config_from, subclass_in
 from .layout import (
-    check_context,
-    check_layers,
     check_shapes,
+    check_sizes,
     hugging_face_name,
     is_rotated,
     shapes_of,
@@ -52,11 +51,10 @@ class Checkpoint(Weights):
         config = read_json(path / "config.json")
         try:
             self.args, self.subclass_name = args_from_config(config), subclass_in(config)
+            check_sizes(self.args)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        check_context(self.args, path)
         entries = {name: entry for file in weight_files(path) for name, entry in read_header(file).items()}
-        check_layers(self.args, len(entries), path)
         if EMBEDDING in entries and HEAD in entries:  # whatever config.json says: they may differ
             self.args = replace(self.args, tie_embeddings=False)
         if self.subclass_name is None:

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
+MOST_LAYERS = 10_000  # Llama 3.1 405B has 126
 MAX_NAMES = 8  # how many tensors a message names
 Shapes = dict[str, tuple[int, ...]]
 
@@ -53,23 +54,16 @@ def shapes_of(network: nn.Module) -> Shapes:
     return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
-def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
-    """Raise ValueError if there are more layers than tensors, before anything of that size is allocated."""
-    if args.n_layers > tensors:
-        raise ValueError(f"{where} does not match its configuration: {args.n_layers} layers, but {tensors} tensors")
+def check_sizes(args: ModelArgs) -> None:
+    """Raise ValueError for numbers in a small file that would fill the memory, before anything is allocated.
 
-
-def check_context(args: ModelArgs, where: object) -> None:
-    """Raise ValueError if the table of rotations would fill the memory.
-
-    ``check_shapes`` cannot notice a wrong ``max_seq_len``, because no tensor's shape depends on it.
+    Too many layers are as many names of tensors. That of the positions appears in no tensor's shape.
     """
+    if args.n_layers > MOST_LAYERS:
+        raise ValueError(f"{args.n_layers} layers are too many: a file with up to {MOST_LAYERS} can be opened")
     table_size = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table_size > LARGEST_TABLE:
-        size = f"{table_size >> 20} MB"
-        raise ValueError(
-            f"{where} has a context of {args.max_seq_len}, whose RoPE table takes {size}: lower it in its configuration"
-        )
+        raise ValueError(f"a context of {args.max_seq_len} takes a RoPE table of {table_size >> 20} MB: lower it")
 
 
 def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not_stored: Collection[str] = ()) -> None:

@@ -10,7 +10,6 @@ Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.mo
 import math
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
-from .layout import check_read_back, tensor_shapes
+from .layout import check_read_back, check_sizes, tensor_shapes
 from .loading import Weights
 
 HEADER = struct.Struct("<7i")
@@ -43,12 +42,14 @@ class Llama2c(Weights):
             raw = file.read(HEADER.size)
         try:
             self.args = parse_header(raw)
+            check_sizes(self.args)
         except (ValueError, struct.error) as error:
             raise ValueError(
                 f"{path} is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with "
                 "--version 0, wrote"
             ) from None
-        size, expected = path.stat().st_size, file_size(self.args)
+        numbers = sum(math.prod(shape) for _, shape in in_file(self.args))
+        size, expected = path.stat().st_size, HEADER.size + 4 * numbers
         if size != expected:
             raise ValueError(
                 f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
@@ -71,14 +72,6 @@ def in_file(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...]]]:
         yield name, shape
         if name == "norm.weight":
             yield ROTATIONS, (2, args.max_seq_len, args.head_dim // 2)
-
-
-def file_size(args: ModelArgs) -> int:
-    """The bytes of a file. It lists one layer only, because the header of a damaged file may claim a billion."""
-    numbers = 0
-    for name, shape in in_file(replace(args, n_layers=1)):
-        numbers += math.prod(shape) * (args.n_layers if name.startswith("layers.") else 1)
-    return HEADER.size + 4 * numbers
 
 
 def parse_header(raw: bytes) -> ModelArgs:

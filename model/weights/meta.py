@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cli.files import read_json, write_atomically, write_json
 from ..config import ModelArgs, RopeScaling
 from ..transformer import Transformer
-from .layout import check_layers, check_read_back, check_shapes, tensor_shapes
+from .layout import check_read_back, check_shapes, check_sizes, tensor_shapes
 from .loading import Weights
 from .tensors import WEIGHT_DTYPES
 
@@ -103,9 +103,9 @@ class Meta(Weights):
             params["vocab_size"] = sum(len(part) for part in self._parts.get(OUTPUT, []) if part.ndim)
         try:
             self.args = args_from_params(params)
+            check_sizes(self.args)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'params.json'}: {error}") from None
-        check_layers(self.args, len(self._parts), path)
         self.shapes = tensor_shapes(self.args)
         found = {}
         for name, parts in self._parts.items():
