@@ -59,16 +59,17 @@ class Checkpoint(Weights):
             self.args = replace(self.args, tie_embeddings=False)
         if self.subclass_name is None:
             shapes = tensor_shapes(self.args)
-            names = {name: hugging_face_name(name) for name in shapes}  # ours -> theirs
+            names = {hugging_face_name(name): name for name in shapes}  # theirs -> ours
             if self.args.tie_embeddings and HEAD in entries:
-                names["tok_embeddings.weight"] = HEAD  # tied weights may be stored under either name
-            expected = {theirs: shapes[name] for name, theirs in names.items()}
+                names[HEAD] = names.pop(EMBEDDING)  # tied weights may be stored under either name
+            expected = {theirs: shapes[name] for theirs, name in names.items()}
             # RoPE frequencies, which old files have, are ignored
             found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
             check_shapes(expected, found, path)
         else:
             names = {name: name for name in entries}  # no other program reads them
-        self.entries = {name: entries[theirs] for name, theirs in names.items()}
+        # In the order of the files, which begin with the largest tensors: the peak of memory comes with the small ones.
+        self.entries = {names[theirs]: entry for theirs, entry in entries.items() if theirs in names}
         self.shapes = {name: entry.shape for name, entry in self.entries.items()}
         # A subclass may have stored other tensors in other dtypes.
         for name in ("tok_embeddings.weight",) if self.subclass_name else self.entries:

@@ -8,6 +8,7 @@ Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.mo
 """
 
 import math
+import os
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,9 +62,10 @@ class Llama2c(Weights):
         with self.path.open("rb") as file:
             file.seek(HEADER.size)
             for name, shape in in_file(self.args):
-                numbers = np.fromfile(file, "<f4", math.prod(shape))
-                if name != ROTATIONS:
-                    yield name, torch.from_numpy(numbers).view(shape)
+                if name == ROTATIONS:
+                    file.seek(4 * math.prod(shape), os.SEEK_CUR)
+                else:
+                    yield name, torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
 def in_file(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...]]]:
