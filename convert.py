@@ -18,10 +18,10 @@ from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
-from model.weights import Checkpoint, find_tokenizer, llama2c, load_tokenizer, meta
+from model.weights import Checkpoint, llama2c, load_tokenizer, meta
 from model.weights import save_model, save_tokenizer
 from model.weights.loading import Weights
-from model.weights.tokenizers import read_ids
+from model.weights.tokenizers import read_ids, tokenizer_files
 
 
 def main() -> None:
@@ -53,11 +53,10 @@ def open_source(path: Path) -> Weights:
 def open_tokenizer(source: Weights, file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
     directory = source.path if source.path.is_dir() else source.path.parent
-    file = file or find_tokenizer(directory, source.args.vocab_size)
-    if file is None:
+    if file is None and not tokenizer_files(directory):
         note(f"{directory} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
         return None
-    return load_tokenizer(file, source.args.vocab_size)
+    return load_tokenizer(file or directory, source.args.vocab_size)
 
 
 def tokenizer_bin(model: Path) -> Path:

@@ -13,13 +13,12 @@ llama2c.py           llama2.c's .bin files, for convert.py
 """
 
 from .checkpoint import Checkpoint, load_model, save_model
-from .tokenizers import find_tokenizer, load_tokenizer, save_tokenizer
+from .tokenizers import load_tokenizer, save_tokenizer
 from .variants import find_network
 
 __all__ = [
     "Checkpoint",
     "find_network",
-    "find_tokenizer",
     "load_model",
     "load_tokenizer",
     "save_model",

@@ -14,16 +14,15 @@ import torch
 from torch import Tensor
 
 from ..cli.files import read_json, write_json
-from ..rope import precompute_freqs_cis
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import args_from_config, config_from, subclass_in
 from .layout import (
-    check_context,
-    check_layers,
     check_shapes,
+    check_sizes,
     hugging_face_name,
     is_rotated,
+    shapes_of,
     tensor_shapes,
     to_halves,
     to_pairs,
@@ -31,7 +30,7 @@ from .layout import (
 from .loading import Weights
 from .tensors import WEIGHT_DTYPES, open_tensors, read_header, save_tensors
 from .tokenizers import load_tokenizer, read_ids
-from .variants import check_rebuilds, name_of
+from .variants import make_network, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
@@ -52,34 +51,32 @@ class Checkpoint(Weights):
         config = read_json(path / "config.json")
         try:
             self.args, self.subclass_name = args_from_config(config), subclass_in(config)
+            check_sizes(self.args)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'config.json'}: {error}") from None
-        check_context(self.args, path)
-        headers = {file: read_header(file) for file in weight_files(path)}
-        self.files = {name: file for file, header in headers.items() for name in header}
-        entries = {name: entry for header in headers.values() for name, entry in header.items()}
-        check_layers(self.args, len(entries), path)
+        entries = {name: entry for file in weight_files(path) for name, entry in read_header(file).items()}
         if EMBEDDING in entries and HEAD in entries:  # whatever config.json says: they may differ
             self.args = replace(self.args, tie_embeddings=False)
         if self.subclass_name is None:
             shapes = tensor_shapes(self.args)
-            self.names = {name: hugging_face_name(name) for name in shapes}  # ours -> theirs
+            names = {hugging_face_name(name): name for name in shapes}  # theirs -> ours
             if self.args.tie_embeddings and HEAD in entries:
-                self.names["tok_embeddings.weight"] = HEAD  # tied weights may be stored under either name
-            expected = {theirs: shapes[name] for name, theirs in self.names.items()}
+                names[HEAD] = names.pop(EMBEDDING)  # tied weights may be stored under either name
+            expected = {theirs: shapes[name] for theirs, name in names.items()}
             # RoPE frequencies, which old files have, are ignored
             found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
             check_shapes(expected, found, path)
-            floating = list(expected)
         else:
-            self.names = {name: name for name in entries}  # no other program reads them
-            floating = ["tok_embeddings.weight"]  # a subclass may have stored other tensors in other dtypes
-        for name in floating:
-            dtype = entries[name].dtype if name in entries else None
+            names = {name: name for name in entries}  # no other program reads them
+        # In the order of the files, which begin with the largest tensors: the peak of memory comes with the small ones.
+        self.entries = {names[theirs]: entry for theirs, entry in entries.items() if theirs in names}
+        self.shapes = {name: entry.shape for name, entry in self.entries.items()}
+        # A subclass may have stored other tensors in other dtypes.
+        for name in ("tok_embeddings.weight",) if self.subclass_name else self.entries:
+            dtype = self.entries[name].dtype if name in self.entries else None
             if dtype not in WEIGHT_DTYPES:
                 raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
-        self.shapes = {name: entries[theirs].shape for name, theirs in self.names.items()}
-        self.dtype = WEIGHT_DTYPES[entries[self.names["tok_embeddings.weight"]].dtype]
+        self.dtype = WEIGHT_DTYPES[self.entries["tok_embeddings.weight"].dtype]
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
@@ -87,9 +84,9 @@ class Checkpoint(Weights):
 
     def tensors(self) -> Iterator[tuple[str, Tensor]]:
         """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
-        for name, theirs in self.names.items():
-            with open_tensors(self.files[theirs]) as file:  # for each, so that its mapping ends with the tensor
-                tensor = file.get_tensor(theirs)
+        for name, entry in self.entries.items():
+            with open_tensors(entry.file) as file:  # for each, so that its mapping ends with the tensor
+                tensor = file.get_tensor(entry.name)
             if self.subclass_name is None and is_rotated(name):
                 tensor = to_pairs(tensor, self.args.head_dim)
             yield name, tensor
@@ -140,9 +137,10 @@ def load_model(
     network: type[Transformer] | None = None,
     int8: bool = False,
 ) -> Transformer:
-    """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" keeps the file's dtype.
+    """Load a network in eval mode. ``dtype`` None converts to float32, which is exact; "stored" is that of the file.
 
-    With ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
+    All floating-point tensors get the same dtype, even if the file has norms in another one than the embedding. With
+    ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain model's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
@@ -168,7 +166,6 @@ def save_model(model: Transformer, directory: str | Path) -> None:
     args, subclass_name = model.args, name_of(type(model))
     state = {name: tensor.detach() for name, tensor in model.state_dict().items()}
     if subclass_name is None:
-        check_shapes(tensor_shapes(args), {name: tuple(tensor.shape) for name, tensor in state.items()}, "the model")
         state = {
             hugging_face_name(name): to_halves(tensor, args.head_dim) if is_rotated(name) else tensor
             for name, tensor in state.items()
@@ -181,13 +178,14 @@ def save_model(model: Transformer, directory: str | Path) -> None:
 
 
 def check_savable(model: Transformer) -> None:
-    """Raise ValueError if config.json cannot express the network: ``load_model`` would build a different one."""
-    args = model.args
-    if type(model) is not Transformer:
-        check_rebuilds(model)
-        return
-    table = precompute_freqs_cis(args.head_dim, args.max_seq_len, args.rope_theta, args.rope_scaling)
-    if not torch.equal(model.freqs_cis.to(table), table):
+    """Raise ValueError if ``load_model`` would build a different network.
+
+    For a subclass only other tensors are noticed: whatever a class adds to the network must follow from ``args``.
+    """
+    network = type(model)
+    rebuilt = make_network(network, model.args)
+    check_shapes(shapes_of(rebuilt), shapes_of(model), f"the model, unlike {network.__name__}(args),")
+    if network is Transformer and not torch.equal(model.freqs_cis.to(rebuilt.freqs_cis), rebuilt.freqs_cis):
         raise ValueError(
             "freqs_cis is not the table of rope_theta and rope_scaling: config.json cannot express another one"
         )

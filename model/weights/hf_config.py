@@ -27,21 +27,24 @@ NAMES = {
     "tie_word_embeddings": "tie_embeddings",
 }
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
-FAMILIES = ("llama", "mistral", "qwen2", "qwen3")  # model_type
-# What transformers takes for a setting that is missing. Any other is computed from the rest, or is false.
+OWN = ("qkv_bias", "qk_norm")  # of ModelArgs, written for a subclass only: other programs know them by the family
+# For each family, its model_type: what transformers takes for a setting that is missing. Any other is computed from the
+# rest, or is false.
 COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
-DEFAULTS: dict[str, dict[str, Any]] = {
+QWEN_DEFAULTS = {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096}
+FAMILIES: dict[str, dict[str, Any]] = {
+    "llama": {},
     "mistral": {"max_position_embeddings": 131072, "num_key_value_heads": 8, "sliding_window": 4096},
-    "qwen2": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096},
-    "qwen3": {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096, "head_dim": 128},
+    "qwen2": {**QWEN_DEFAULTS, "qkv_bias": True},
+    "qwen3": {**QWEN_DEFAULTS, "head_dim": 128, "qk_norm": True},
 }
 
 # What becomes of each setting: it is read, or refused except for the values listed here, or neutral, because it changes
 # no result. Names that begin with an underscore are transformers' own notes, and neutral. null is the same as a missing
 # setting.
 READ = frozenset(
-    {*NAMES, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
-    | {"rope_theta", "rope_scaling", "rope_parameters", "qkv_bias", "qk_norm"}
+    {*NAMES, *OWN, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
+    | {"rope_theta", "rope_scaling", "rope_parameters"}
     | {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
     | {"bos_token_id", "eos_token_id"}  # by tokenizers.py
 )
@@ -58,30 +61,24 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "quantization_config": (),
     "compression_config": (),
 }
-TRAINING = """
-attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop
-gradient_checkpointing hidden_dropout hidden_dropout_prob initializer_range neftune_noise_alpha pretraining_tp
-resid_pdrop
-"""  # for training
-FILE = """
-architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label
-is_llama_config label2id model_name name_or_path num_labels output_attentions output_hidden_states prefix
-problem_type return_dict task_specific_params tf_legacy_loss torch_dtype torchscript transformers.js_config
-transformers_version unsloth_fixed unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2
-use_flash_attn
-"""  # about the file, the programs that wrote it, and those that run it
-OTHERS = """
+# Names for training; about the file and the programs that wrote it or run it; of the tokenizer and of other families;
+# and, in old files, for generation by transformers.
+NEUTRAL_NAMES = """
+attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop gradient_checkpointing
+hidden_dropout hidden_dropout_prob initializer_range neftune_noise_alpha pretraining_tp resid_pdrop
+architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label is_llama_config label2id
+model_name name_or_path num_labels output_attentions output_hidden_states prefix problem_type return_dict
+task_specific_params tf_legacy_loss torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed
+unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn
 add_cross_attention chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id is_decoder
 is_encoder_decoder max_sequence_length model_max_length pad_token_id sep_token_id seq_length tie_encoder_decoder
 tokenizer_class unk_token_id
-"""  # of the tokenizer, and of other families
-GENERATION = """
 bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
 exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens
 min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
 repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
-"""  # for generation by transformers, in old files
-NEUTRAL = frozenset((TRAINING + FILE + OTHERS + GENERATION).split())
+"""
+NEUTRAL = frozenset(NEUTRAL_NAMES.split())
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -99,15 +96,14 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     missing = [name for name in REQUIRED if name not in config]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
-    config = COMMON_DEFAULTS | DEFAULTS.get(str(model_type), {}) | dict(config)
+    config = COMMON_DEFAULTS | FAMILIES.get(str(model_type), {}) | dict(config)
     theta, scaling = rope_from(config)
     return ModelArgs(
         **{ours: config[theirs] for theirs, ours in NAMES.items() if theirs in config},
+        **{name: config[name] for name in OWN if name in config},
         max_seq_len=_context(config),
         rope_theta=theta,
         rope_scaling=scaling,
-        qkv_bias=config.get("qkv_bias", model_type == "qwen2"),
-        qk_norm=config.get("qk_norm", model_type == "qwen3"),
     )
 
 
@@ -165,11 +161,10 @@ def config_from(
     Raises ValueError that names a setting that config.json cannot express.
     """
     args = without_ntk(args)
-    scaling = args.rope_scaling
     network: dict[str, Any]
     if subclass_name:
         network = {"architectures": [subclass_name.split(":")[1]], "model_type": subclass_name}
-        network |= {"qkv_bias": args.qkv_bias, "qk_norm": args.qk_norm}
+        network |= {name: getattr(args, name) for name in OWN}
     else:
         family = "qwen3" if args.qk_norm else "llama"
         if args.qkv_bias:
@@ -180,7 +175,7 @@ def config_from(
         **{theirs: getattr(args, ours) for theirs, ours in NAMES.items()},
         "max_position_embeddings": args.max_seq_len,
         "rope_theta": args.rope_theta,
-        "rope_scaling": scaling and rope_scaling_from(scaling),
+        "rope_scaling": args.rope_scaling and rope_scaling_from(args.rope_scaling),
         "hidden_act": "silu",
         "torch_dtype": dtype,
         **{name: value for name, value in ids.items() if value != []},  # transformers fails on an empty list
@@ -190,25 +185,15 @@ def config_from(
 
 
 # For each type of scaling, its keys besides rope_type and rope_theta: Hugging Face's name -> ours
+ORIGINAL = "original_max_position_embeddings"
+FACTOR = {"factor": "factor"}
+FACTOR_AND_ORIGINAL = FACTOR | {ORIGINAL: "original_max_seq_len"}
 ROPE_KEYS: dict[str, dict[str, str]] = {
     "default": {},
-    "linear": {"factor": "factor"},
-    "llama3": {
-        "factor": "factor",
-        "original_max_position_embeddings": "original_max_seq_len",
-        "low_freq_factor": "low",
-        "high_freq_factor": "high",
-    },
-    "yarn": {
-        "factor": "factor",
-        "original_max_position_embeddings": "original_max_seq_len",
-        "beta_slow": "low",
-        "beta_fast": "high",
-        "attention_factor": "attention_factor",
-    },
+    "linear": FACTOR,
+    "llama3": FACTOR_AND_ORIGINAL | {"low_freq_factor": "low", "high_freq_factor": "high"},
+    "yarn": FACTOR_AND_ORIGINAL | {"beta_slow": "low", "beta_fast": "high", "attention_factor": "attention_factor"},
 }
-
-
 # Keys of the table that change nothing with these values, for each type of scaling that does not read them
 ROPE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "factor": (1,),
@@ -216,7 +201,6 @@ ROPE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "truncate": (True,),  # whole indices, as in YaRN's code
     "finetuned": (True, False),
 }
-ORIGINAL = "original_max_position_embeddings"
 
 
 def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:

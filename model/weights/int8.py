@@ -6,7 +6,6 @@ quantized network can generate and score, but not train.
 """
 
 import math
-from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -127,32 +126,13 @@ class Int8Embedding(Int8Matrix):
         return Quantized(self.weight[tokens], self.scales[tokens]).dequantize(self.dtype)  # (B, T, dim)
 
 
-def load_matrices(
-    network: Transformer,
-    tensors: Iterable[tuple[str, Tensor]],
-    device: str | torch.device,
-    dtype: torch.dtype,
-) -> None:
-    """Load (name, tensor) into a network, whose linear layers and embedding become int8 modules.
-
-    ``dtype`` is that of norms and biases, and so of activations.
-    """
-    others = {}
-    matrices = {}
-    for name, tensor in tensors:
-        if tensor.ndim == 1:
-            others[name] = tensor.to(device, dtype, copy=True)
-        else:
-            matrices[name] = quantize(tensor.to(device))
-        del tensor  # before the next one is read, so that only one is in memory
-    for name, quantized in matrices.items():
-        parent, _, child = name.removesuffix(".weight").rpartition(".")
-        owner = network.get_submodule(parent)
-        if child == "tok_embeddings":
-            setattr(owner, child, Int8Embedding(quantized, dtype))
-        else:
-            setattr(owner, child, Int8Linear(quantized, getattr(owner, child).bias))
-    if network.output is None:  # tied weights: the embedding is also the output matrix
-        network.output = Int8Linear(matrices["tok_embeddings.weight"])
-    network.load_state_dict(network.state_dict() | others, assign=True)
-    network.requires_grad_(False)
+def put_matrix(network: Transformer, name: str, quantized: Quantized, dtype: torch.dtype) -> None:
+    """Replace the layer or the embedding that has this weight by its int8 module. ``dtype`` is that of activations."""
+    parent, _, child = name.removesuffix(".weight").rpartition(".")
+    owner = network.get_submodule(parent)
+    if child == "tok_embeddings":
+        setattr(owner, child, Int8Embedding(quantized, dtype))
+        if network.output is None:  # tied weights: the embedding is also the output matrix
+            network.output = Int8Linear(quantized)
+    else:
+        setattr(owner, child, Int8Linear(quantized, getattr(owner, child).bias))

@@ -3,75 +3,67 @@
 import dataclasses
 from collections.abc import Collection, Mapping
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
+MOST_LAYERS = 10_000  # Llama 3.1 405B has 126
 MAX_NAMES = 8  # how many tensors a message names
 Shapes = dict[str, tuple[int, ...]]
 
-# This network's name of a tensor, which is Meta's: Hugging Face's name, and its shape
-_TOP: dict[str, tuple[str, ...]] = {
+# This network's name of a tensor, which is Meta's: Hugging Face's name, and its shape. {} is the number of the layer.
+# The order is that of llama2.c's files.
+TENSORS: dict[str, tuple[str, ...]] = {
     "tok_embeddings.weight": ("model.embed_tokens.weight", "vocab_size", "dim"),
+    "layers.{}.attention_norm.weight": ("model.layers.{}.input_layernorm.weight", "dim"),
+    "layers.{}.attention.wq.weight": ("model.layers.{}.self_attn.q_proj.weight", "queries", "dim"),
+    "layers.{}.attention.wk.weight": ("model.layers.{}.self_attn.k_proj.weight", "keys", "dim"),
+    "layers.{}.attention.wv.weight": ("model.layers.{}.self_attn.v_proj.weight", "keys", "dim"),
+    "layers.{}.attention.wo.weight": ("model.layers.{}.self_attn.o_proj.weight", "dim", "queries"),
+    "layers.{}.attention.wq.bias": ("model.layers.{}.self_attn.q_proj.bias", "queries"),
+    "layers.{}.attention.wk.bias": ("model.layers.{}.self_attn.k_proj.bias", "keys"),
+    "layers.{}.attention.wv.bias": ("model.layers.{}.self_attn.v_proj.bias", "keys"),
+    "layers.{}.attention.q_norm.weight": ("model.layers.{}.self_attn.q_norm.weight", "head_dim"),
+    "layers.{}.attention.k_norm.weight": ("model.layers.{}.self_attn.k_norm.weight", "head_dim"),
+    "layers.{}.ffn_norm.weight": ("model.layers.{}.post_attention_layernorm.weight", "dim"),
+    "layers.{}.feed_forward.w1.weight": ("model.layers.{}.mlp.gate_proj.weight", "hidden_dim", "dim"),
+    "layers.{}.feed_forward.w2.weight": ("model.layers.{}.mlp.down_proj.weight", "dim", "hidden_dim"),
+    "layers.{}.feed_forward.w3.weight": ("model.layers.{}.mlp.up_proj.weight", "hidden_dim", "dim"),
     "norm.weight": ("model.norm.weight", "dim"),
     "output.weight": ("lm_head.weight", "vocab_size", "dim"),
-}
-_LAYER: dict[str, tuple[str, ...]] = {
-    "attention.wq.weight": ("self_attn.q_proj.weight", "queries", "dim"),
-    "attention.wk.weight": ("self_attn.k_proj.weight", "keys", "dim"),
-    "attention.wv.weight": ("self_attn.v_proj.weight", "keys", "dim"),
-    "attention.wo.weight": ("self_attn.o_proj.weight", "dim", "queries"),
-    "attention.wq.bias": ("self_attn.q_proj.bias", "queries"),
-    "attention.wk.bias": ("self_attn.k_proj.bias", "keys"),
-    "attention.wv.bias": ("self_attn.v_proj.bias", "keys"),
-    "attention.q_norm.weight": ("self_attn.q_norm.weight", "head_dim"),
-    "attention.k_norm.weight": ("self_attn.k_norm.weight", "head_dim"),
-    "feed_forward.w1.weight": ("mlp.gate_proj.weight", "hidden_dim", "dim"),
-    "feed_forward.w2.weight": ("mlp.down_proj.weight", "dim", "hidden_dim"),
-    "feed_forward.w3.weight": ("mlp.up_proj.weight", "hidden_dim", "dim"),
-    "attention_norm.weight": ("input_layernorm.weight", "dim"),
-    "ffn_norm.weight": ("post_attention_layernorm.weight", "dim"),
 }
 
 
 def tensor_shapes(args: ModelArgs) -> Shapes:
     """The names and shapes in the state dict of ``Transformer(args)``, without building it."""
     sizes = vars(args) | {"queries": args.n_heads * args.head_dim, "keys": args.n_kv_heads * args.head_dim}
-
-    def shape_of(row: tuple[str, ...]) -> tuple[int, ...]:
-        return tuple(sizes[size] for size in row[1:])
-
-    shapes = {name: shape_of(row) for name, row in _TOP.items()}
+    shapes = {}
+    for name, (_, *axes) in TENSORS.items():
+        if (name.endswith("bias") and not args.qkv_bias) or ("head_dim" in axes and not args.qk_norm):
+            continue
+        for layer in range(args.n_layers if "{}" in name else 1):
+            shapes[name.format(layer)] = tuple(sizes[axis] for axis in axes)
     if args.tie_embeddings:
         del shapes["output.weight"]
-    layer = {
-        name: shape_of(row)
-        for name, row in _LAYER.items()
-        if (args.qkv_bias or not name.endswith("bias")) and (args.qk_norm or row[1] != "head_dim")
-    }
-    for i in range(args.n_layers):
-        shapes |= {f"layers.{i}.{name}": shape for name, shape in layer.items()}
     return shapes
 
 
-def check_layers(args: ModelArgs, tensors: int, where: object) -> None:
-    """Raise ValueError if there are more layers than tensors, before anything of that size is allocated."""
-    if args.n_layers > tensors:
-        raise ValueError(f"{where} does not match its configuration: {args.n_layers} layers, but {tensors} tensors")
+def shapes_of(network: nn.Module) -> Shapes:
+    """The names and shapes in the state dict of a network."""
+    return {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
 
 
-def check_context(args: ModelArgs, where: object) -> None:
-    """Raise ValueError if the table of rotations would fill the memory.
+def check_sizes(args: ModelArgs) -> None:
+    """Raise ValueError for numbers in a small file that would fill the memory, before anything is allocated.
 
-    ``check_shapes`` cannot notice a wrong ``max_seq_len``, because no tensor's shape depends on it.
+    Too many layers are as many names of tensors. That of the positions appears in no tensor's shape.
     """
+    if args.n_layers > MOST_LAYERS:
+        raise ValueError(f"{args.n_layers} layers are too many: a file with up to {MOST_LAYERS} can be opened")
     table_size = 4 * args.max_seq_len * args.head_dim  # bytes: complex64 (max_seq_len, D/2)
     if table_size > LARGEST_TABLE:
-        size = f"{table_size >> 20} MB"
-        raise ValueError(
-            f"{where} has a context of {args.max_seq_len}, whose RoPE table takes {size}: lower it in its configuration"
-        )
+        raise ValueError(f"a context of {args.max_seq_len} takes a RoPE table of {table_size >> 20} MB: lower it")
 
 
 def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not_stored: Collection[str] = ()) -> None:
@@ -89,10 +81,9 @@ def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not
 
 def hugging_face_name(name: str) -> str:
     """Hugging Face's name of a tensor, from this network's, which is Meta's."""
-    if name in _TOP:
-        return _TOP[name][0]
-    _, layer, rest = name.split(".", 2)
-    return f"model.layers.{layer}.{_LAYER[rest][0]}"
+    first, layer, *rest = name.split(".", 2)
+    template = ".".join((first, "{}", *rest)) if first == "layers" else name
+    return TENSORS[template][0].format(layer)
 
 
 def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tuple[int, ...]], where: object) -> None:

@@ -11,7 +11,6 @@ import math
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,29 +23,13 @@ from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
-from .layout import check_read_back, tensor_shapes
+from .layout import check_read_back, check_sizes, tensor_shapes
 from .loading import Weights
 
 HEADER = struct.Struct("<7i")
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 MAGIC = 0x616B3432  # "ak42", of the later versions
 ROTATIONS = "rope"  # cosines and sines, which no program reads
-# The tensors in the order of the file. Those of one kind follow each other, layer by layer.
-NAMES = (
-    "tok_embeddings.weight",
-    "layers.{}.attention_norm.weight",
-    "layers.{}.attention.wq.weight",
-    "layers.{}.attention.wk.weight",
-    "layers.{}.attention.wv.weight",
-    "layers.{}.attention.wo.weight",
-    "layers.{}.ffn_norm.weight",
-    "layers.{}.feed_forward.w1.weight",
-    "layers.{}.feed_forward.w2.weight",
-    "layers.{}.feed_forward.w3.weight",
-    "norm.weight",
-    ROTATIONS,
-    "output.weight",  # not if it is tied
-)
 
 
 class Llama2c(Weights):
@@ -60,12 +43,13 @@ class Llama2c(Weights):
             raw = file.read(HEADER.size)
         try:
             self.args = parse_header(raw)
+            check_sizes(self.args)
         except (ValueError, struct.error) as error:
             raise ValueError(
                 f"{path} is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with "
                 "--version 0, wrote"
             ) from None
-        numbers = sum(count * math.prod(shape) for _, shape, count in layout(self.args))
+        numbers = sum(math.prod(shape) for _, shape in in_file(self.args))
         size, expected = path.stat().st_size, HEADER.size + 4 * numbers
         if size != expected:
             raise ValueError(
@@ -77,31 +61,19 @@ class Llama2c(Weights):
         """Yield (name, tensor) in the order of the file."""
         with self.path.open("rb") as file:
             file.seek(HEADER.size)
-            for name, shape in tensor_order(self.args):
+            for name, shape in in_file(self.args):
                 if name == ROTATIONS:
                     file.seek(4 * math.prod(shape), os.SEEK_CUR)
                 else:
                     yield name, torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
 
 
-def layout(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...], int]]:
-    """Yield (name, shape, count) in the order of the file: ``count`` tensors follow each other.
-
-    They are not listed one by one, because the header of a damaged file may claim millions of layers.
-    """
-    shapes = tensor_shapes(replace(args, n_layers=1))
-    shapes[ROTATIONS] = (2, args.max_seq_len, args.head_dim // 2)
-    for name in NAMES:
-        shape = shapes.get(name.format(0))
-        if shape is not None:
-            yield name, shape, args.n_layers if "{}" in name else 1
-
-
-def tensor_order(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """Yield (name, shape) of each tensor in the order of the file."""
-    for name, shape, count in layout(args):
-        for i in range(count):
-            yield name.format(i), shape
+def in_file(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Yield (name, shape) in the order of the file: that of ``tensor_shapes``, with the rotations after the norm."""
+    for name, shape in tensor_shapes(args).items():
+        yield name, shape
+        if name == "norm.weight":
+            yield ROTATIONS, (2, args.max_seq_len, args.head_dim // 2)
 
 
 def parse_header(raw: bytes) -> ModelArgs:
@@ -123,7 +95,7 @@ def save(model: Transformer, path: Path) -> None:
     def write(temporary: Path) -> None:
         with temporary.open("wb") as file:
             file.write(header)
-            for name, _ in tensor_order(model.args):
+            for name, _ in in_file(model.args):
                 # Not tofile, which ignores a full disk.
                 file.write(np.ascontiguousarray(state[name].detach().cpu().float().numpy(), "<f4").data)
 

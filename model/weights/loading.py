@@ -10,8 +10,8 @@ from torch import Tensor
 from ..config import ModelArgs
 from ..kernels import accelerate
 from ..transformer import Transformer
-from .int8 import check_device, load_matrices
-from .layout import Shapes, check_shapes
+from .int8 import check_device, put_matrix, quantize
+from .layout import Shapes, check_shapes, shapes_of
 from .variants import make_network, name_of
 
 
@@ -44,33 +44,27 @@ class Weights:
             )
         if int8 and network is not Transformer:
             raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
-        # One dtype for all tensors: some models store their norms in another one.
-        new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
-        model = make_network(network, self.args)
         if int8:
             check_device(torch.device(device))
-            load_matrices(model, self.tensors(), device, new_dtype)
-        elif self.subclass_name and dtype == "stored":
-            self._load(model, device, None)  # a subclass may need several dtypes
-        else:
-            self._load(model, device, new_dtype)
-        check_finite(model, self.path)
-        return accelerate(model.eval())
-
-    def _load(self, model: Transformer, device: str | torch.device, dtype: torch.dtype | None) -> None:
-        """Load the weights in ``dtype``; None keeps the dtype of each.
-
-        All are copied: a mapped tensor begins anywhere in a cache line, so that vectors of it lie in two, and a token
-        of 1.1B in bfloat16 takes 139 ms instead of 126 (Zen 4). A new tensor begins at a multiple of 64 bytes.
-        """
-        expected = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
-        check_shapes(expected, self.shapes, self.path)  # a subclass may have other tensors
+        model = make_network(network, self.args)
+        check_shapes(shapes_of(model), self.shapes, self.path)  # a subclass may have other tensors
+        # One dtype for all tensors, because some models store their norms in another one.
+        new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
         state = {}
         for name, tensor in self.tensors():
-            state[name] = tensor.to(device, dtype if tensor.is_floating_point() else None, copy=True)
+            if int8 and tensor.ndim == 2:
+                put_matrix(model, name, quantize(tensor.to(device)), new_dtype)
+            else:
+                # Copied, because a mapped tensor begins anywhere in a cache line, so that vectors of it lie in two, and
+                # a token of 1.1B in bfloat16 takes 139 ms instead of 126 (Zen 4). A new one begins at a multiple of 64.
+                state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=True)
             del tensor  # before the next one is read, so that only one is in memory
-        model.load_state_dict(state, assign=True)
+        model.load_state_dict(state, strict=False, assign=True)  # checked above; the matrices in int8 are in place
         model.to(device)  # what a subclass has beside its state
+        check_finite(model, self.path)
+        if int8:
+            model.requires_grad_(False)
+        return accelerate(model.eval())
 
 
 def check_finite(model: Transformer, path: Path) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from ..cli.files import read_json, write_atomically, write_json
 from ..config import ModelArgs, RopeScaling
 from ..transformer import Transformer
-from .layout import check_layers, check_read_back, check_shapes, tensor_shapes
+from .layout import check_read_back, check_shapes, check_sizes, tensor_shapes
 from .loading import Weights
 from .tensors import WEIGHT_DTYPES
 
@@ -103,9 +103,9 @@ class Meta(Weights):
             params["vocab_size"] = sum(len(part) for part in self._parts.get(OUTPUT, []) if part.ndim)
         try:
             self.args = args_from_params(params)
+            check_sizes(self.args)
         except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
             raise ValueError(f"{path / 'params.json'}: {error}") from None
-        check_layers(self.args, len(self._parts), path)
         self.shapes = tensor_shapes(self.args)
         found = {}
         for name, parts in self._parts.items():
@@ -132,10 +132,11 @@ def join(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
 
 def shards_of(path: Path) -> list[Path]:
     """The shards of a directory in order. Raises ValueError if one is missing."""
-    files = sorted(file for file in path.glob("consolidated.*.pth") if file.is_file())  # a pipe would block
-    for i in range(max(1, len(files))):
-        if path / f"consolidated.{i:02}.pth" not in files:
-            raise ValueError(f"{path / f'consolidated.{i:02}.pth'} is missing: all shards are needed")
+    files = sorted(path.glob("consolidated.*.pth"))
+    expected = [path / f"consolidated.{i:02}.pth" for i in range(max(1, len(files)))]
+    missing = [str(file) for file in expected if file not in files]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing: all shards are needed")
     return files
 
 

@@ -18,8 +18,10 @@ WEIGHT_DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.floa
 
 
 class TensorEntry(NamedTuple):
-    """The entry of one tensor in a safetensors header."""
+    """The entry of one tensor in the header of a safetensors file."""
 
+    file: Path
+    name: str
     dtype: str
     shape: tuple[int, ...]
 
@@ -41,9 +43,12 @@ def open_tensors(path: Path) -> Iterator[safe_open]:
 
 def read_header(path: Path) -> dict[str, TensorEntry]:
     """Read dtypes and shapes of the tensors in a safetensors file, without reading the tensors."""
+    entries = {}
     with open_tensors(path) as file:
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118  it is not a dict
-        return {name: TensorEntry(part.get_dtype(), tuple(part.get_shape())) for name, part in slices.items()}
+        for name in file.keys():  # noqa: SIM118  it is not a dict
+            part = file.get_slice(name)
+            entries[name] = TensorEntry(path, name, part.get_dtype(), tuple(part.get_shape()))
+    return entries
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:

@@ -22,59 +22,51 @@ MAX_VOCAB_PADDING_SHARE = 32  # one row in so many
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
     """Load the tokenizer in a directory, or in a tokenizer.model or tokenizer.json.
 
-    Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any. Raises ValueError
-    if it does not fit a model with ``model_vocab_size`` tokens.
+    Of a directory with both, tokenizer.model is preferred, because it needs no optional package, and tokenizer.json is
+    taken if tokenizer.model does not fit. Raises ValueError if none fits a model with ``model_vocab_size`` tokens.
     """
-    path = Path(path)
-    file = find_tokenizer(path, model_vocab_size) or path
-    if file.is_dir():
+    files = tokenizer_files(Path(path))
+    if not files:
         raise ValueError(f"{path} has no tokenizer (tokenizer.model, tokenizer.json): give one with --tokenizer")
+    try:
+        return _open_tokenizer(files[0], model_vocab_size)
+    except ValueError:
+        if len(files) == 1:
+            raise
+        return _open_tokenizer(files[1], model_vocab_size)
+
+
+def tokenizer_files(path: Path) -> list[Path]:
+    """The path itself, or the tokenizer.model and tokenizer.json that a directory has."""
+    if not path.is_dir():
+        return [path]
+    return [path / name for name in ("tokenizer.model", "tokenizer.json") if (path / name).is_file()]
+
+
+def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
+    """Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any.
+
+    Raises ValueError if it encodes differently from the tokenizer of its model.
+    """
     if not file.is_file():
         raise ValueError(f"{file} is not a file: give a tokenizer.model or tokenizer.json")
-    tokenizer = _open_tokenizer(file)
+    if file.suffix == ".bin":
+        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
+    tokenizer = HFTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)
+    if isinstance(tokenizer, SentencePieceTokenizer):
+        library = SentencePieceProcessor(model_proto=tokenizer.content)
+        added = added_tokens(file.parent).items()
+        missing = [token for token, number in added if library.piece_to_id(token) != number]
+        if missing:
+            raise ValueError(
+                f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model"
+            )
+        if not _adds_bos(file.parent):
+            raise ValueError(f"{file} is of a model whose texts begin without BOS: give its tokenizer.json")
     ends = read_ids(file.parent).get("eos_token_id")
     if ends is not None:
         tokenizer.eos_ids = tuple(ends) if isinstance(ends, list) else (ends,)
     check_size(tokenizer, model_vocab_size, file)
-    return tokenizer
-
-
-def find_tokenizer(path: Path, model_vocab_size: int | None = None) -> Path | None:
-    """The tokenizer file in a directory.
-
-    tokenizer.model is preferred, because it needs no optional package. But tokenizer.json is used if texts begin
-    without BOS, or if tokenizer.model lacks tokens: those that were added, or some of the model's.
-    """
-    model_file, json_file = path / "tokenizer.model", path / "tokenizer.json"
-    if not json_file.is_file():
-        return model_file if model_file.is_file() else None
-    if not model_file.is_file():
-        return json_file
-    try:
-        model = SentencePieceProcessor(model_proto=model_file.read_bytes())
-    except RuntimeError:  # in another format, as Llama 3's
-        return json_file
-    has_all = model_vocab_size in (None, model.get_piece_size()) and not _missing(model, path)
-    return model_file if has_all and _adds_bos(path) else json_file
-
-
-def _missing(model: SentencePieceProcessor, directory: Path) -> list[str]:
-    """The added tokens that a SentencePiece model lacks."""
-    pieces = {model.id_to_piece(number): number for number in range(model.get_piece_size())}
-    return [token for token, number in added_tokens(directory).items() if pieces.get(token) != number]
-
-
-def _open_tokenizer(file: Path) -> Tokenizer:
-    if file.suffix == ".json":
-        return HFTokenizer(file)
-    if file.suffix == ".bin":
-        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
-    tokenizer = SentencePieceTokenizer(file)
-    missing = _missing(SentencePieceProcessor(model_proto=tokenizer.content), file.parent)
-    if missing:
-        raise ValueError(f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model")
-    if not _adds_bos(file.parent):
-        raise ValueError(f"{file} is of a model whose texts begin without BOS: give its tokenizer.json")
     return tokenizer
 
 

@@ -17,7 +17,6 @@ from torch.overrides import TorchFunctionMode
 
 from ..config import ModelArgs
 from ..transformer import Transformer
-from .layout import check_shapes
 
 
 def find_network(name: str) -> type[Transformer]:
@@ -92,13 +91,3 @@ class _NoRandomParameters(TorchFunctionMode):
             if isinstance(tensor, nn.Parameter):
                 return tensor
         return func(*args, **kwargs)
-
-
-def check_rebuilds(model: Transformer) -> None:
-    """Raise ValueError if ``type(model)(model.args)`` is refused, or has other tensors than the model.
-
-    Other differences are not noticed: whatever a class adds to the network must follow from ``args``.
-    """
-    rebuilt = make_network(type(model), model.args)
-    expected, found = ({name: tuple(t.shape) for name, t in each.state_dict().items()} for each in (rebuilt, model))
-    check_shapes(expected, found, f"the model, unlike {name_of(type(model))}(args),")

@@ -1,5 +1,6 @@
 """Checkpoints: loaded, saved, converted from other formats, or an error that names the problem."""
 
+import json
 import math
 import re
 from types import SimpleNamespace
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from damage import change_json
+from safetensors.torch import load_file, save_file
 
 from model import KVCache
 from model.kernels import accelerate
@@ -30,15 +32,18 @@ def all_formats(small_model, tmp_path):
     return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
 
 
-def test_every_format_loads_with_equal_logits(all_formats):
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@torch.no_grad()
+def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dtype):
     model, paths = all_formats
     tokens = torch.randint(0, 37, (2, 20))
+    expected = accelerate(model.to(dtype))(tokens)
     for opened, path in zip(OPEN, paths):
-        loaded = opened(path).model()
-        with torch.no_grad():
-            expected = accelerate(model)(tokens)
-            assert torch.equal(loaded(tokens), expected)
-            assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2)), expected)
+        loaded = opened(path).model(dtype=dtype)
+        assert torch.equal(loaded(tokens), expected)
+        assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2, dtype=dtype)), expected)
+        assert {weight.dtype for weight in loaded.parameters()} == {dtype}
+        assert {weight.data_ptr() % 64 for weight in loaded.parameters()} == {0}, "copied to the start of a cache line"
         assert not loaded.training
         assert loaded.tok_embeddings.weight.requires_grad
 
@@ -52,6 +57,7 @@ def test_every_format_loads_with_equal_logits(all_formats):
         ("meta", "meta is in Meta's format: convert it with `python convert.py meta NEW_DIRECTORY`"),
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
         ("stopped", "stopped is a run without weights yet"),
+        ("pickle", r"pickle has no model\.safetensors: get it; .* pytorch_model\.bin, are not read"),
         ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
         ("hf/model.safetensors", "is a file: give a run"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
@@ -59,9 +65,10 @@ def test_every_format_loads_with_equal_logits(all_formats):
 )
 def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, monkeypatch, name, words):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "empty").mkdir()
-    (tmp_path / "stopped").mkdir()
+    for directory in ("empty", "stopped", "pickle"):
+        (tmp_path / directory).mkdir()
     (tmp_path / "stopped" / "config.toml").touch()
+    (tmp_path / "pickle" / "config.json").write_bytes((tmp_path / "hf" / "config.json").read_bytes())
     with pytest.raises(ValueError, match=words):
         Checkpoint(name)
 
@@ -69,9 +76,9 @@ def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tm
 @pytest.mark.parametrize(
     ("file", "name", "words"),
     [
-        ("hf/config.json", "num_hidden_layers", "1000000000 layers, but 21 tensors"),
-        ("hf/config.json", "max_position_embeddings", "a context of 1000000000"),
-        ("meta/params.json", "n_layers", "1000000000 layers, but 21 tensors"),
+        ("hf/config.json", "num_hidden_layers", r"config\.json: 1000000000 layers are too many"),
+        ("hf/config.json", "max_position_embeddings", "a context of 1000000000 takes a RoPE table of"),
+        ("meta/params.json", "n_layers", r"params\.json: 1000000000 layers are too many"),
     ],
 )
 def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_formats, tmp_path, file, name, words):
@@ -80,36 +87,14 @@ def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_fo
         (Meta if "meta" in file else Checkpoint)((tmp_path / file).parent)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-def test_weights_are_loaded_in_the_given_dtype_each_to_the_beginning_of_a_cache_line(all_formats, dtype):
-    model, paths = all_formats
-    for opened, path in zip(OPEN, paths):
-        loaded = opened(path).model(dtype=dtype)
-        assert {p.dtype for p in loaded.parameters()} == {dtype}
-        assert torch.equal(loaded.norm.weight, model.norm.weight.to(dtype))
-        assert torch.equal(loaded.freqs_cis[:24], model.freqs_cis)
-        assert {weight.data_ptr() % 64 for weight in loaded.state_dict().values()} == {0}
-
-
-@pytest.fixture
-def damaged(all_formats, tmp_path):
-    """``damaged(value)`` puts a number into one weight and saves the model in all formats; returns their paths."""
-
-    def damage(value):
-        model, paths = all_formats
-        with torch.no_grad():
-            model.layers[1].attention.wk.weight[3, 4] = value
-        for save, path in zip((save_model, save_meta, save_llama2c), paths):
-            save(model, path)
-        return paths
-
-    return damage
-
-
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("options", [{}, {"dtype": "stored"}, {"dtype": torch.bfloat16}, {"int8": True}], ids=str)
-def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(damaged, value, options):
-    for opened, path in zip(OPEN, damaged(value)):
+def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(all_formats, value, options):
+    model, paths = all_formats
+    with torch.no_grad():
+        model.layers[1].attention.wk.weight[3, 4] = value
+    for save, opened, path in zip((save_model, save_meta, save_llama2c), OPEN, paths):
+        save(model, path)
         words = rf"^{re.escape(str(path))}: layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
         with pytest.raises(ValueError, match=words):
             opened(path).model(**options)
@@ -127,29 +112,89 @@ def test_only_what_overflows_in_the_given_dtype_is_refused(all_formats, tmp_path
             load_model(tmp_path / "large", dtype=torch.float16)
 
 
-def test_changing_loaded_weights_does_not_change_the_file_and_vice_versa(all_formats, small_model):
-    model, paths = all_formats
-    for opened, path in zip(OPEN, paths):
-        first, second = opened(path).model(), opened(path).model()
-        with torch.no_grad():
-            first.tok_embeddings.weight.zero_()
-        assert torch.equal(opened(path).model().tok_embeddings.weight, model.tok_embeddings.weight)
-        assert torch.equal(second.tok_embeddings.weight, model.tok_embeddings.weight)
-    kept = load_model(paths[0])
-    save_model(small_model(head_dim=8), paths[0])
-    assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    save_model(SimpleNamespace(_orig_mod=kept), paths[0])  # as torch.compile wraps it
-    assert torch.equal(load_model(paths[0]).norm.weight, model.norm.weight)
-
-
-def test_a_failed_save_keeps_the_previous_weights_and_a_save_the_mode_of_the_umask(all_formats, monkeypatch):
+def test_loaded_weights_do_not_change_with_the_file(all_formats, small_model):
     model, (path, *_) = all_formats
-    before = (path / "model.safetensors").read_bytes()
-    monkeypatch.setattr("model.weights.tensors.save_file", lambda *_: (_ for _ in ()).throw(OSError(28, "disk full")))
-    with torch.no_grad():
-        model.norm.weight.add_(1)
-    with pytest.raises(OSError, match="disk full"):
-        save_model(model, path)
-    assert (path / "model.safetensors").read_bytes() == before
-    assert sorted(file.name for file in path.iterdir()) == ["config.json", "model.safetensors"]
-    assert len({file.stat().st_mode & 0o777 for file in path.iterdir()}) == 1
+    kept = load_model(path)
+    save_model(small_model(head_dim=8), path)
+    assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+    save_model(SimpleNamespace(_orig_mod=kept), path)  # as torch.compile wraps it
+    assert torch.equal(load_model(path).norm.weight, model.norm.weight)
+    assert len({file.stat().st_mode for file in path.iterdir()}) == 1, "by the umask, as any file"
+
+
+@pytest.fixture
+def tied(small_model, tmp_path):
+    """A model with tied weights, and the Hugging Face directory in which it was saved."""
+    model = small_model(tie_embeddings=True).eval()
+    save_model(model, tmp_path / "run")
+    return model, tmp_path / "run"
+
+
+def rewrite(directory, change):
+    """Apply ``change`` to the dictionary of tensors in model.safetensors."""
+    tensors = load_file(directory / "model.safetensors")
+    change(tensors)
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, directory / "model.safetensors")
+
+
+def test_tied_weights_may_be_stored_under_either_name_and_are_not_tied_if_stored_under_both(tied):
+    model, directory = tied
+    rewrite(directory, lambda t: t.update({"lm_head.weight": t["model.embed_tokens.weight"] + 1}))
+    both = load_model(directory)
+    assert torch.equal(both.tok_embeddings.weight, model.tok_embeddings.weight)
+    assert torch.equal(both.output.weight, model.tok_embeddings.weight + 1)
+    rewrite(directory, lambda t: t.update({"model.layers.0.self_attn.rotary_emb.inv_freq": torch.ones(5)}))  # ignored
+    rewrite(directory, lambda t: t.pop("model.embed_tokens.weight"))
+    tied = load_model(directory)
+    assert tied.args == model.args
+    assert torch.equal(tied.tok_embeddings.weight, model.tok_embeddings.weight + 1)
+
+
+FAULTS = {
+    "missing": (lambda t: t.pop("model.layers.1.mlp.up_proj.weight"), r"layers\.1\.mlp\S+ \(64, 48\) is missing"),
+    "surplus": (lambda t: t.update({"model.layers.2.x": torch.ones(3)}), r"layers\.2\.x \(3,\) is not of this arch"),
+    "shape": (lambda t: t.update({"model.norm.weight": torch.ones(47)}), r"norm\.weight is \(47,\), not \(48,\)"),
+    "dtype": (lambda t: t.update({"model.norm.weight": torch.ones(48, dtype=torch.int8)}), "I8"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "words"), FAULTS.values(), ids=FAULTS)
+def test_tensors_that_do_not_match_are_listed(tied, change, words):
+    rewrite(tied[1], change)
+    with pytest.raises(ValueError, match=words) as error:
+        Checkpoint(tied[1])
+    assert "\n" not in str(error.value)
+
+
+def test_shards_are_those_that_the_index_lists(tied):
+    model, directory = tied
+    tensors = load_file(directory / "model.safetensors")
+    (directory / "model.safetensors").unlink()
+    files = "first.safetensors", "model.safetensors-00002-of-00002"
+    places = {name: files[at % 2] for at, name in enumerate(tensors)}
+    for file in files:
+        save_file({name: tensor for name, tensor in tensors.items() if places[name] == file}, directory / file)
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}), encoding="utf-8")
+    save_file({"another": torch.ones(1)}, directory / "adapter-00001-of-00001.safetensors")
+    state = load_model(directory).state_dict()
+    assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
+    (directory / files[1]).unlink()
+    with pytest.raises(ValueError, match=rf"{files[1]} is missing, but model.safetensors.index"):
+        Checkpoint(directory)
+    for wrong in (None, [], {"a": 1}):
+        index.write_text(json.dumps({"weight_map": wrong}), encoding="utf-8")
+        with pytest.raises(ValueError, match="has no weight_map from tensors to files"):
+            Checkpoint(directory)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+def test_a_model_of_several_dtypes_is_loaded_in_that_of_its_embedding(tied, int8):
+    """As DeepSeek's, whose norms are in float32."""
+    rewrite(tied[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if w.ndim > 1}))
+    assert Checkpoint(tied[1]).dtype == torch.bfloat16
+    model = load_model(tied[1], dtype="stored", int8=int8)
+    assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
+    assert model(torch.randint(37, (1, 5))).isfinite().all()
+    exact = load_model(tied[1])
+    assert torch.equal(exact.norm.weight, tied[0].norm.weight), "float32 keeps all of them"

@@ -1,4 +1,6 @@
-"""Directories that transformers writes, with random weights: every family loads with equal logits, and is written."""
+"""config.json as published with each family, with small sizes and random weights: transformers has equal logits."""
+
+import json
 
 import pytest
 import torch
@@ -9,38 +11,83 @@ from model.weights.tensors import load_tensors
 
 CONTEXT = 64
 SIZES = {
-    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6,
-    "num_key_value_heads": 2, "vocab_size": 37, "max_position_embeddings": CONTEXT, "initializer_range": 0.2,
-    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+    "hidden_size": 48, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 6, "vocab_size": 37,
 }  # fmt: skip
-YARN = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 16, "rope_theta": 1e6}
-LLAMA3 = {"rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "rope_theta": 5e5}
-CONFIGS = {
-    "llama": ("Llama", {}),
-    "llama tied": ("Llama", {"tie_word_embeddings": True}),
-    "llama linear": ("Llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}),
-    "llama3": ("Llama", {"rope_parameters": {**LLAMA3, "original_max_position_embeddings": 16}}),
-    "llama yarn": ("Llama", {"rope_parameters": {**YARN, "beta_fast": 8, "beta_slow": 1, "attention_factor": 0.8}}),
-    "mistral": ("Mistral", {"sliding_window": None, "head_dim": 10}),
-    "mistral with a window": ("Mistral", {"sliding_window": CONTEXT}),
-    "qwen2": ("Qwen2", {"use_sliding_window": False, "sliding_window": 7, "max_window_layers": 1}),
-    "qwen2 tied": ("Qwen2", {"tie_word_embeddings": True, "rope_parameters": YARN}),
-    "qwen3": ("Qwen3", {"head_dim": 10, "rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}),
-    "qwen3 tied": ("Qwen3", {"head_dim": 32, "tie_word_embeddings": True}),
-}
-WRITTEN = {"Llama": "llama", "Mistral": "llama", "Qwen2": "qwen2", "Qwen3": "qwen3"}
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2, "hidden_act": "silu",
+    "initializer_range": 0.02, "model_type": "llama", "torch_dtype": "float16", "transformers_version": "4.31.0",
+    "use_cache": True, "rms_norm_eps": 1e-05, "tie_word_embeddings": False, "max_position_embeddings": CONTEXT,
+}  # fmt: skip
+GROUPED = {"num_key_value_heads": 2, "pretraining_tp": 1, "rope_scaling": None}
+LLAMA_3 = {
+    **LLAMA, **GROUPED, "attention_bias": False, "attention_dropout": 0.0, "rope_theta": 500000.0,
+    "torch_dtype": "bfloat16",
+}  # fmt: skip
+LLAMA3 = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 16}
+LLAMA3 |= {"rope_type": "llama3"}
+LLAMA_31 = {**LLAMA_3, "mlp_bias": False, "eos_token_id": [3, 4, 5], "rope_scaling": LLAMA3}
+MISTRAL = {
+    **LLAMA, "architectures": ["MistralForCausalLM"], "model_type": "mistral", "num_key_value_heads": 2,
+    "rope_theta": 10000.0, "sliding_window": CONTEXT,
+}  # fmt: skip
+QWEN2 = {
+    **LLAMA, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2", "num_key_value_heads": 2,
+    "attention_dropout": 0.0, "max_window_layers": 1, "rms_norm_eps": 1e-06, "rope_theta": 1000000.0,
+    "sliding_window": 7, "use_sliding_window": False,
+}  # fmt: skip
+QWEN3 = {
+    **QWEN2, "architectures": ["Qwen3ForCausalLM"], "model_type": "qwen3", "attention_bias": False, "head_dim": 10,
+    "rope_scaling": None, "sliding_window": None, "tie_word_embeddings": True,
+}  # fmt: skip
+YARN = {"factor": 4.0, "original_max_position_embeddings": 16, "type": "yarn"}
+PUBLISHED = {
+    "Llama 1": {**LLAMA, "max_sequence_length": 2048, "pad_token_id": 0, "num_key_value_heads": None},
+    "Llama 2 7B": {**LLAMA, "_name_or_path": "meta-llama/Llama-2-7b-hf", "pretraining_tp": 1, "rope_scaling": None},
+    "Llama 3.1": LLAMA_31,
+    "Llama 3.2": {**LLAMA_31, "head_dim": 8, "tie_word_embeddings": True, "rope_scaling": {**LLAMA3, "factor": 32.0}},
+    "deepseek-coder": {**LLAMA, **GROUPED, "rope_scaling": {"factor": 4.0, "type": "linear"}, "rope_theta": 100000},
+    "Falcon3": {**LLAMA_3, "activation": "swiglu", "head_dim": 16, "rope_theta": 1000042, "eos_token_id": 11},
+    "SmolLM2": {
+        **LLAMA_3, "is_llama_config": True, "rope_interleaved": False, "rope_theta": 100000, "pad_token_id": 2,
+        "tie_word_embeddings": True, "transformers.js_config": {"kv_cache_dtype": {"q4f16": "float16"}},
+    },
+    "an extended Llama 2": {**LLAMA, "rope_scaling": {**YARN, "finetuned": True}},
+    "every setting of yarn": {
+        **LLAMA, "rope_scaling": {**YARN, "beta_fast": 8, "beta_slow": 2, "attention_factor": 0.8, "truncate": True},
+    },
+    "the original context beside yarn": {
+        **LLAMA, "rope_scaling": {"factor": 4.0, "type": "yarn"}, "original_max_position_embeddings": 16,
+    },
+    "the original context beside llama3": {
+        **LLAMA_31, "rope_scaling": {k: v for k, v in LLAMA3.items() if not k.startswith("orig")},
+        "original_max_position_embeddings": 16,
+    },
+    "linear scaling with an original context": {
+        **LLAMA, "rope_scaling": {"rope_type": "linear", "factor": 2.0, "original_max_position_embeddings": 32},
+        "partial_rotary_factor": 1.0,
+    },
+    "Mistral v0.1": MISTRAL,
+    "Mistral Nemo": {**MISTRAL, "head_dim": 10, "sliding_window": None, "rope_theta": 1000000.0, "max_length": 20},
+    "Mistral with head_dim null": {**MISTRAL, "head_dim": None},
+    "Qwen1.5": {**QWEN2, "num_key_value_heads": 6},
+    "Qwen2.5 with the recipe for long texts": {**QWEN2, "tie_word_embeddings": True, "rope_scaling": YARN},
+    "R1's distillation of Qwen": {**QWEN2, "use_mrope": False, "sliding_window": 4096},
+    "Qwen3": QWEN3,
+    "Qwen3 with the recipe for long texts": {**QWEN3, "rope_scaling": {**YARN, "type": None, "rope_type": "yarn"}},
+    "Qwen3 without head_dim": {k: v for k, v in QWEN3.items() if k != "head_dim"},
+}  # fmt: skip
+WRITTEN = {"llama": "llama", "mistral": "llama", "qwen2": "qwen2", "qwen3": "qwen3"}
 
 
-def saved_by_transformers(transformers, directory, family, **changes):
-    """A model in float32 whose biases and norms are random, too. Returns it, and writes its directory."""
-    model = getattr(transformers, f"{family}ForCausalLM")(getattr(transformers, f"{family}Config")(**SIZES | changes))
-    with torch.no_grad():
-        for name, weight in model.named_parameters():
-            if name.endswith("bias"):
-                weight.normal_()
-            elif weight.ndim == 1:
-                weight.uniform_(0.5, 1.5)
-    model.eval().save_pretrained(directory)
+def random_model(transformers, directory, config):
+    """A model of transformers in float32. Writes its weights beside ``config``, and all of it as new/."""
+    (directory / "config.json").write_text(json.dumps(config | SIZES), encoding="utf-8")
+    read = transformers.AutoConfig.from_pretrained(directory)
+    model = transformers.AutoModelForCausalLM.from_config(read, dtype=torch.float32).eval()
+    for weight in model.parameters():
+        weight.normal_(std=0.2) if weight.ndim > 1 else weight.uniform_(0.5, 1.5)
+    model.save_pretrained(directory / "new")
+    (directory / "model.safetensors").write_bytes((directory / "new" / "model.safetensors").read_bytes())
     return model
 
 
@@ -48,11 +95,12 @@ def assert_close(logits, expected):
     assert (logits - expected).abs().max() <= 1e-5 * (expected.max() - expected.min())
 
 
-@pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
+@pytest.mark.parametrize("config", PUBLISHED.values(), ids=PUBLISHED)
 @torch.no_grad()
-def test_logits_equal_those_of_transformers(transformers, tmp_path, family, changes):
-    theirs = saved_by_transformers(transformers, tmp_path, family, **changes)
+def test_a_published_model_has_the_logits_of_transformers_and_is_written_byte_for_byte(transformers, tmp_path, config):
+    theirs = random_model(transformers, tmp_path, config)
     ours = load_model(tmp_path)
+    assert ours.args == load_model(tmp_path / "new").args, "in the spelling of transformers 5"
     tokens = torch.randint(37, (2, CONTEXT))
     expected = theirs(tokens).logits
     assert_close(ours(tokens), expected)
@@ -60,30 +108,24 @@ def test_logits_equal_those_of_transformers(transformers, tmp_path, family, chan
     steps = [ours(tokens[:, start:end], start, cache) for start, end in ((0, 20), (20, 21), (21, 22), (22, CONTEXT))]
     assert_close(torch.cat(steps, 1), expected)
 
-
-@pytest.mark.parametrize(("family", "changes"), CONFIGS.values(), ids=CONFIGS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@torch.no_grad()
-def test_a_round_trip_keeps_every_byte_and_the_family(transformers, tmp_path, family, changes, dtype):
-    saved_by_transformers(transformers, tmp_path / "theirs", family, **changes)
-    save_model(load_model(tmp_path / "theirs", dtype=dtype), tmp_path / "once")
-    save_model(load_model(tmp_path / "once", dtype="stored"), tmp_path / "twice")
-    for name in ("config.json", "model.safetensors"):
-        assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
-    originals = load_tensors(tmp_path / "theirs" / "model.safetensors")
-    written = load_tensors(tmp_path / "once" / "model.safetensors")
-    assert written.keys() == originals.keys()
-    assert all(torch.equal(written[name], tensor.to(dtype)) for name, tensor in originals.items())
+    originals = load_tensors(tmp_path / "model.safetensors")
+    for dtype in (torch.bfloat16, torch.float32):
+        save_model(load_model(tmp_path, dtype=dtype), tmp_path / "once")
+        save_model(load_model(tmp_path / "once", dtype="stored"), tmp_path / "twice")
+        for name in ("config.json", "model.safetensors"):
+            assert (tmp_path / "twice" / name).read_bytes() == (tmp_path / "once" / name).read_bytes()
+        written = load_tensors(tmp_path / "once" / "model.safetensors")
+        assert written.keys() == originals.keys()
+        assert all(torch.equal(written[name], tensor.to(dtype)) for name, tensor in originals.items())
     again = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "once", dtype=torch.float32)
-    assert again.config.model_type == WRITTEN[family]
-    tokens = torch.randint(37, (1, CONTEXT))
-    assert_close(load_model(tmp_path / "once")(tokens), again(tokens).logits)
+    assert again.config.model_type == WRITTEN[config["model_type"]]
+    assert_close(again(tokens).logits, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @torch.no_grad()
 def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path, dtype):
-    saved = saved_by_transformers(transformers, tmp_path / "float32", "Llama")
+    saved = random_model(transformers, tmp_path, LLAMA)
     saved.to(dtype).save_pretrained(tmp_path / "shards", max_shard_size="20kB")
     theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32)
     assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
@@ -92,12 +134,10 @@ def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path,
     assert {p.dtype for p in load_model(tmp_path / "shards", dtype="stored").parameters()} == {dtype}
 
 
-@pytest.mark.parametrize(
-    ("family", "changes"), [("Mistral", {}), ("Qwen2", {"use_sliding_window": True, "max_window_layers": 1})]
-)
+@pytest.mark.parametrize("config", [MISTRAL, {**QWEN2, "use_sliding_window": True}])
 @torch.no_grad()
-def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers, tmp_path, family, changes):
-    theirs = saved_by_transformers(transformers, tmp_path, family, sliding_window=16, **changes)
+def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers, tmp_path, config):
+    theirs = random_model(transformers, tmp_path, {**config, "sliding_window": 16})
     with pytest.warns(UserWarning, match="the context is 16, not 64"):
         ours = load_model(tmp_path)
     tokens = torch.randint(37, (1, 17))

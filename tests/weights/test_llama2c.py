@@ -4,6 +4,7 @@ import struct
 
 import numpy as np
 import pytest
+import torch
 from sentencepiece import SentencePieceProcessor
 from text_helpers import trained_by_sentencepiece
 
@@ -13,81 +14,62 @@ from model.weights import llama2c, load_tokenizer
 from model.weights.llama2c import Llama2c
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
-SHAPES = {  # of one layer, in the order of the file, with sizes as the C program computes them
-    "attention_norm": (48,), "wq": (48, 48), "wk": (16, 48), "wv": (16, 48), "wo": (48, 48), "ffn_norm": (48,),
-    "w1": (64, 48), "w2": (48, 64), "w3": (64, 48),
-}  # fmt: skip
-PARENTS = dict.fromkeys(("wq", "wk", "wv", "wo"), "attention.") | dict.fromkeys(("w1", "w2", "w3"), "feed_forward.")
+KINDS = [  # in the order of the file
+    "tok_embeddings", "attention_norm", "wq", "wk", "wv", "wo", "ffn_norm", "w1", "w2", "w3", "norm", "rope", "output",
+]  # fmt: skip
+ANGLES = np.outer(np.arange(9), 10000.0 ** -(np.arange(0, 8, 2) / 8))
 
 
 @pytest.fixture
-def weights():
-    """{name: array}, a layer's tensors stacked: wq (2, 48, 48) and so on."""
-    random = np.random.default_rng(0)
-    arrays = {name: random.standard_normal((2, *shape)).astype(np.float32) for name, shape in SHAPES.items()}
-    arrays["embedding"], arrays["output"] = random.standard_normal((2, 40, 48)).astype(np.float32)
-    arrays["norm"] = random.standard_normal(48).astype(np.float32)
-    return arrays
+def model(request, small_model):
+    model = small_model(**COUNTS, head_dim=None, tie_embeddings=getattr(request, "param", True))
+    for weight in model.parameters():
+        torch.nn.init.normal_(weight)
+    return model
 
 
-def file_of(weights, tied):
+def file_of(model, rope):
+    """The bytes of a file: the tensors of one kind, layer by layer, then those of the next."""
     counts = list(COUNTS.values())
-    counts[5] *= 1 if tied else -1
-    rope = np.full((2, 9, 4), 1e9, np.float32)  # cosines and sines, which must not be read
-    parts = [weights["embedding"], *(weights[name] for name in SHAPES), weights["norm"], rope]
-    parts += [] if tied else [weights["output"]]
-    return struct.pack("<7i", *counts) + b"".join(part.tobytes() for part in parts)
+    counts[5] *= 1 if model.args.tie_embeddings else -1
+    raw = struct.pack("<7i", *counts)
+    for kind in KINDS:
+        tensors = [tensor.numpy() for name, tensor in model.state_dict().items() if name.split(".")[-2] == kind]
+        raw += b"".join(array.astype("<f4").tobytes() for array in (rope if kind == "rope" else tensors))
+    return raw
 
 
-@pytest.mark.parametrize("tied", [True, False])
-def test_a_file_is_read_and_written_as_the_definition_says(tmp_path, weights, tied):
-    (tmp_path / "x.bin").write_bytes(file_of(weights, tied))
-    model = Llama2c(tmp_path / "x.bin").model()
-    assert model.args == ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=tied)
-    expected = {"tok_embeddings.weight": weights["embedding"], "norm.weight": weights["norm"]}
-    for i in range(2):
-        for name in SHAPES:
-            expected[f"layers.{i}.{PARENTS.get(name, '')}{name}.weight"] = weights[name][i]
-    if not tied:
-        expected["output.weight"] = weights["output"]
-    state = model.state_dict()
-    assert state.keys() == expected.keys()
-    for name, array in expected.items():
-        assert np.array_equal(state[name].numpy(), array), name
+@pytest.mark.parametrize("model", [True, False], indirect=True, ids=["tied", "untied"])
+def test_a_file_is_read_and_written_as_the_definition_says(tmp_path, model):
+    unread = np.full((2, 9, 4), 1e9)  # for cosines and sines
+    (tmp_path / "x.bin").write_bytes(file_of(model, unread))
     llama2c.save(model, tmp_path / "y.bin")
-    ours, rope = (tmp_path / "y.bin").read_bytes(), 9 * 4 * 4
-    at = 28 + 4 * (40 * 48 + 2 * sum(int(np.prod(s)) for s in SHAPES.values()) + 48)
-    theirs = (tmp_path / "x.bin").read_bytes()
-    assert ours[:at] == theirs[:at]
-    assert ours[at + 2 * rope :] == theirs[at + 2 * rope :]
-    angles = np.outer(np.arange(9), 10000.0 ** -(np.arange(0, 8, 2) / 8))
-    assert np.allclose(np.frombuffer(ours[at : at + rope], "<f4").reshape(9, 4), np.cos(angles), atol=1e-6)
-    assert np.allclose(np.frombuffer(ours[at + rope : at + 2 * rope], "<f4").reshape(9, 4), np.sin(angles), atol=1e-6)
+    for path in (tmp_path / "x.bin", tmp_path / "y.bin"):
+        read = Llama2c(path).model()
+        assert read.args == ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=model.args.tie_embeddings)
+        assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in model.state_dict().items())
+    written, expected = (tmp_path / "y.bin").read_bytes(), file_of(model, [np.cos(ANGLES), np.sin(ANGLES)])
+    assert written[:28] == expected[:28]
+    assert np.allclose(np.frombuffer(written[28:], "<f4"), np.frombuffer(expected[28:], "<f4"), rtol=0, atol=1e-6)
 
 
-BROKEN = {
-    "empty": lambda raw: b"",
-    "short": lambda raw: raw[:-1],
-    "long": lambda raw: raw + b"\0",
-    "text": lambda raw: b"once upon a time, there was a file" * 20,
-    "huge": lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:],
-    "many layers": lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:],
+QUANTIZED = struct.pack("<Ii7i", 0x616B3432, 2, *COUNTS.values()).ljust(256, b"\0")
+BROKEN = {  # what becomes of a sound file, and words of the error
+    "empty": (lambda raw: b"", "is not a llama2.c model"),
+    "short": (lambda raw: raw[:-1], "bytes, its header announces"),
+    "long": (lambda raw: raw + b"\0", "bytes, its header announces"),
+    "text": (lambda raw: b"once upon a time, there was a file" * 20, "is not a llama2.c model"),
+    "huge": (lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:], "is not a llama2.c model"),
+    "many layers": (lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:], "1000000000 layers are too many"),
+    "quantized": (lambda raw: QUANTIZED, "version 2, only version 0, float32, is supported"),
 }
 
 
-@pytest.mark.parametrize("change", BROKEN.values(), ids=BROKEN)
-def test_a_damaged_file_is_a_one_line_error(tmp_path, weights, change):
+@pytest.mark.parametrize(("change", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_damaged_file_is_a_one_line_error(tmp_path, model, change, words):
     path = tmp_path / "x.bin"
-    path.write_bytes(change(file_of(weights, True)))
-    with pytest.raises(ValueError, match=r"x\.bin") as error:
-        Llama2c(path)
-    assert "\n" not in str(error.value)
-
-
-def test_the_quantized_version_is_refused_as_such(tmp_path):
-    path = tmp_path / "x.bin"
-    path.write_bytes(struct.pack("<Ii7i", 0x616B3432, 2, *COUNTS.values()).ljust(256, b"\0"))
-    with pytest.raises(ValueError, match=r"version 2, only version 0, float32, is supported"):
+    path.write_bytes(change(file_of(model, [np.cos(ANGLES), np.sin(ANGLES)])))
+    with pytest.raises(ValueError, match=rf"^[^\n]*x\.bin [^\n]*{words}[^\n]*$"):
         Llama2c(path)
 
 

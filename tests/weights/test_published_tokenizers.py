@@ -18,7 +18,6 @@ from model import ModelArgs, Transformer
 from model.decoding.chat import Chat
 from model.text.hf_tokenizer import hugging_face_files
 from model.weights import load_tokenizer, save_model, save_tokenizer
-from model.weights.tokenizers import check_size
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times; in 1775 it was the age of wisdom.\n" * 40
 TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵 cafe\u0301 ＡＢ", "it's O'Brien's;\r\n\tit"]
@@ -26,21 +25,14 @@ CHATML = (
     "{% for message in messages %}{{ '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' }}"
     "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
-INST = (
-    "{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}{{ '[INST] ' + message.content + "
-    "' [/INST]' }}{% else %}{{ ' ' + message.content + eos_token }}{% endif %}{% endfor %}"
-)
-HEADERS = (
-    "{{ bos_token }}{% for message in messages %}{{ '<|start_header_id|>' + message.role + '<|end_header_id|>\n\n' + "
-    "message.content | trim + '<|eot_id|>' }}{% endfor %}"
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\n\n' }}{% endif %}"
-)
 ZEPHYR = (
     "{% for message in messages %}{{ '<|' + message.role + '|>\n' + message.content + eos_token + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )
-QUESTION = [{"role": "user", "content": "was it"}]
-TALK = [*QUESTION, {"role": "assistant", "content": "it was"}, {"role": "user", "content": "the best"}]
+TALK = [
+    {"role": "user", "content": "was it"}, {"role": "assistant", "content": "it was"},
+    {"role": "user", "content": "the best"},
+]  # fmt: skip
 
 
 def write(directory: Path, name: str, content: object) -> None:
@@ -53,20 +45,22 @@ def token(content: str, **flags: bool) -> dict[str, object]:
     return {"content": content, "lstrip": False, "normalized": False, "rstrip": False, "single_word": False} | flags
 
 
-def byte_level(directory: Path, special: list[str], others: list[str] | None = None, bos: str | None = None) -> int:
-    """Write a byte-level tokenizer.json, as Llama 3 and Qwen have; returns the number of tokens before the added."""
+def byte_level(
+    directory: Path, special: list[str], others: list[str] | None = None, bos: str | None = None
+) -> dict[str, dict[str, object]]:
+    """Write a byte-level tokenizer.json, as Llama 3 and Qwen have; returns its added tokens as settings have them."""
     tokenizers = pytest.importorskip("tokenizers")
     made = byte_level_tokenizer(ENGLISH, 400)
-    base = made.get_vocab_size()
     made.add_special_tokens(special)
     made.add_tokens(others or [])
+    added = [*special, *(others or [])]
     made.post_processor = tokenizers.processors.ByteLevel(trim_offsets=False)
     if bos:
         first = [(bos, made.token_to_id(bos))]
         made.post_processor = tokenizers.processors.TemplateProcessing(single=f"{bos} $A", special_tokens=first)
     directory.mkdir(exist_ok=True)
     made.save(str(directory / "tokenizer.json"))
-    return base
+    return {str(made.token_to_id(name)): token(name, special=name in special) for name in added}
 
 
 def sentencepiece_model(directory: Path, **options: object) -> Path:
@@ -83,29 +77,26 @@ def llama_2(directory: Path) -> None:
     file = sentencepiece_model(directory)
     write(directory, "tokenizer.json", hugging_face_files(file)[0])
     added = token("<s>") | {"__type": "AddedToken"}, token("</s>") | {"__type": "AddedToken"}
-    config = {"add_bos_token": True, "add_eos_token": False, "bos_token": added[0], "eos_token": added[1]}
-    config |= {"legacy": False, "model_max_length": 1000000000000000019884624838656, "chat_template": INST}
-    write(directory, "tokenizer_config.json", config | {"tokenizer_class": "LlamaTokenizer"})
+    config = {"add_bos_token": True, "bos_token": added[0], "eos_token": added[1], "chat_template": ZEPHYR}
+    write(directory, "tokenizer_config.json", config | {"legacy": False, "tokenizer_class": "LlamaTokenizer"})
     write(directory, "special_tokens_map.json", {"bos_token": token("<s>"), "eos_token": token("</s>")})
     write(directory, "generation_config.json", {"bos_token_id": 1, "eos_token_id": 2, "do_sample": True})
 
 
 def llama_3(directory: Path) -> None:
     names = ["<|begin_of_text|>", "<|end_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"]
-    base = byte_level(directory, names, bos=names[0])
-    config = {"added_tokens_decoder": {str(base + i): token(name, special=True) for i, name in enumerate(names)}}
-    config |= {"bos_token": names[0], "eos_token": names[-1], "chat_template": HEADERS}
-    write(directory, "tokenizer_config.json", config | {"tokenizer_class": "PreTrainedTokenizerFast"})
-    write(directory, "special_tokens_map.json", {"bos_token": names[0], "eos_token": names[-1]})
-    write(directory, "generation_config.json", {"eos_token_id": [base + 1, base + 4], "temperature": 0.6})
+    added = byte_level(directory, names, bos=names[0])
+    ends = {"bos_token": names[0], "eos_token": names[-1]}
+    write(directory, "tokenizer_config.json", {"added_tokens_decoder": added, **ends, "chat_template": ZEPHYR})
+    write(directory, "special_tokens_map.json", ends)
+    ids = [int(number) for number in added]
+    write(directory, "generation_config.json", {"eos_token_id": [ids[1], ids[4]], "temperature": 0.6})
 
 
 def mistral(directory: Path) -> None:
-    names = ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"]
-    base = byte_level(directory, names, bos="<s>")
-    config = {"added_tokens_decoder": {str(base + i): token(name, special=True) for i, name in enumerate(names)}}
-    config |= {"add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>", "chat_template": INST}
-    write(directory, "tokenizer_config.json", config | {"tokenizer_class": "PreTrainedTokenizerFast"})
+    added = byte_level(directory, ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], bos="<s>")
+    config = {"added_tokens_decoder": added, "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
+    write(directory, "tokenizer_config.json", config | {"chat_template": ZEPHYR})
 
 
 # As in the tokenizer.json of Qwen2 and Qwen3
@@ -115,24 +106,22 @@ PATTERN = (
 
 
 def qwen(directory: Path) -> None:
-    names, others = ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"]
-    base = byte_level(directory, names, others)
+    added = byte_level(directory, ["<|endoftext|>", "<|im_start|>", "<|im_end|>"], ["<think>", "</think>"])
     pattern = {"type": "Split", "pattern": {"Regex": PATTERN}, "behavior": "Isolated", "invert": False}
     to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False, "use_regex": False}
     split_then_bytes = {"type": "Sequence", "pretokenizers": [pattern, to_bytes]}
     change_json(directory / "tokenizer.json", normalizer={"type": "NFC"}, pre_tokenizer=split_then_bytes)
-    decoder = {str(base + i): token(name, special=name in names) for i, name in enumerate(names + others)}
-    config = {"add_bos_token": False, "add_prefix_space": False, "added_tokens_decoder": decoder, "bos_token": None}
+    config = {"add_bos_token": False, "add_prefix_space": False, "added_tokens_decoder": added, "bos_token": None}
     config |= {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>", "chat_template": CHATML}
-    config |= {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "split_special_tokens": False}
-    write(directory, "tokenizer_config.json", config)
-    write(directory, "generation_config.json", {"bos_token_id": base, "eos_token_id": [base + 2, base]})
+    write(directory, "tokenizer_config.json", config | {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
+    ids = [int(number) for number in added]
+    write(directory, "generation_config.json", {"bos_token_id": ids[0], "eos_token_id": [ids[2], ids[0]]})
 
 
 def added_in_a_file_of_their_own(directory: Path) -> None:
     """added_tokens.json and special_tokens_map.json, as transformers 4.30 wrote them."""
-    base = byte_level(directory, ["<s>", "</s>", "<|im_start|>", "<|im_end|>"], bos="<s>")
-    write(directory, "added_tokens.json", {"<|im_end|>": base + 3, "<|im_start|>": base + 2})
+    added = byte_level(directory, ["<s>", "</s>", "<|im_start|>", "<|im_end|>"], bos="<s>")
+    write(directory, "added_tokens.json", {token["content"]: int(number) for number, token in added.items()})
     config = {"additional_special_tokens": ["<|im_start|>", "<|im_end|>"], "eos_token": "</s>", "bos_token": "<s>"}
     write(directory, "tokenizer_config.json", config | {"chat_template": CHATML})
     write(directory, "special_tokens_map.json", config | {"eos_token": "<|im_end|>"})
@@ -172,7 +161,6 @@ SHAPES = [
 
 @pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
 def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, make):
-    tokenizers = pytest.importorskip("tokenizers")
     directory = tmp_path / "model"
     make(directory)
     write(directory, "config.json", {"model_type": "llama", "vocab_size": 512})
@@ -187,14 +175,9 @@ def test_ids_chats_and_ends_are_those_of_transformers(transformers, tmp_path, ma
             if not (ours.adds_space and (text.startswith(" ") or text not in TEXTS)):
                 assert ours.encode(text) == (ids or [ours.bos_id]), text
             assert ours.decode(ids) == theirs.decode(ids, skip_special_tokens=True), text
-        chat = Chat(place, ours)
-        for messages in (QUESTION, TALK):
-            expected = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=True)["input_ids"]
-            if make is llama_2:  # Meta's code has a space before [INST], as tokenizer.json; transformers 5 has not
-                text = theirs.apply_chat_template(messages, add_generation_prompt=True, tokenize=False)
-                library = tokenizers.Tokenizer.from_file(str(place / "tokenizer.json"))
-                expected = library.encode(text, add_special_tokens=False).ids
-            assert chat.encode(messages) == expected
+        if not ours.adds_space:  # with it, transformers 5 differs from Meta's code: tests/decoding/test_chat.py
+            expected = theirs.apply_chat_template(TALK, add_generation_prompt=True, tokenize=True)["input_ids"]
+            assert Chat(place, ours).encode(TALK) == expected
         assert theirs.eos_token_id in ours.eos_ids
         assert load_tokenizer(directory).eos_ids == ours.eos_ids
 
@@ -207,7 +190,7 @@ def test_a_tokenizer_of_qwens_kind_ends_with_either_token_and_begins_an_empty_te
     assert tokenizer.encode("") == [turn_end], "there is no BOS"
 
 
-@pytest.mark.parametrize("flags", [(), ("--chat",), ("--dtype", "int8"), ("--endless",)], ids=" ".join)
+@pytest.mark.parametrize("flags", [("--chat",), ("--dtype", "int8", "--endless")], ids=" ".join)
 def test_generate_py_opens_a_qwen(tmp_path, capsys, flags):
     qwen(tmp_path)
     size = load_tokenizer(tmp_path).vocab_size
@@ -217,23 +200,6 @@ def test_generate_py_opens_a_qwen(tmp_path, capsys, flags):
     flags = (*flags, "--prompt", "it was", "--max_new_tokens", 12, "--seed", 1)
     assert run_in_process(generate_script.main, "generate.py", tmp_path, *flags) == 0, capsys.readouterr().err
     assert capsys.readouterr().out.strip()
-
-
-PADDED = {  # tokens and rows
-    "Qwen2.5": (151_665, 152_064), "DeepSeek-LLM": (100_015, 102_400), "deepseek-coder": (32_022, 32_256),
-    "Megrez": (120_026, 122_880), "not padded": (65_000, 65_000),
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("tokens", "rows"), PADDED.values(), ids=PADDED)
-def test_a_vocabulary_may_be_padded_by_some_percent(tmp_path, tokens, rows):
-    qwen(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    tokenizer.vocab_size = tokens
-    check_size(tokenizer, rows, tokenizer.path)
-    for wrong in (tokens + tokens // 20, tokens - 1):
-        with pytest.raises(ValueError, match=f"{tokens} tokens, the model {wrong}"):
-            check_size(tokenizer, wrong, tokenizer.path)
 
 
 # ---- tokenizer.model
@@ -255,20 +221,6 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))
     for text in TEXTS[1:]:
         assert tokenizer.encode(text) == library.encode(text)
-    chat = Chat(tmp_path, tokenizer)
-    ids = chat.encode([{"role": "user", "content": "<|im_end|>it<|im_start|>"}])
-    start, end = (chat.control_ids[name] for name in ("<|im_start|>", "<|im_end|>"))
-    assert end in chat.tokenizer.eos_ids
-    assert (ids.count(start), ids.count(end)) == (2, 1), "those of the template only"
-    assert "< |im_end|>it< |im_start|>" in tokenizer.decode(ids)
-
-
-def test_a_tokenizer_model_that_lacks_added_tokens_is_refused(tmp_path):
-    file = sentencepiece_model(tmp_path)
-    size = sentencepiece.SentencePieceProcessor(model_file=str(file)).get_piece_size()
-    write(tmp_path, "added_tokens.json", {"<|im_end|>": size, "<s>": 1})
-    with pytest.raises(ValueError, match=r"lacks the added tokens <\|im_end\|>: give the tokenizer.json of this model"):
-        load_tokenizer(tmp_path)
 
 
 def test_a_tokenizer_model_without_settings_begins_with_bos(tmp_path):
@@ -277,26 +229,17 @@ def test_a_tokenizer_model_without_settings_begins_with_bos(tmp_path):
     assert load_tokenizer(file).encode("it was") == [1, *library.encode("it was")], "as in Meta's code"
 
 
-def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path):
-    base = byte_level(tmp_path, ["<s>", "</s>"])
-    write(tmp_path, "tokenizer_config.json", {"bos_token": "<s>", "eos_token": "</s>"})
-    assert load_tokenizer(tmp_path, base + 2).vocab_size == base + 2
-    with pytest.raises(ValueError, match=f"{base + 2} tokens, the model {base + 1}"):
-        load_tokenizer(tmp_path, base + 1)
-
-
-@pytest.mark.parametrize("number", ["7", "100000"])
-def test_an_added_token_with_two_ids_is_refused(tmp_path, number):
-    byte_level(tmp_path, ["<s>", "</s>"])
-    decoder = {number: token("</s>", special=True)}
-    write(tmp_path, "tokenizer_config.json", {"bos_token": "<s>", "added_tokens_decoder": decoder})
-    with pytest.raises(ValueError, match=rf"the token '</s>' the id \d+, but tokenizer_config.json .* {number}: get"):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize("decoder", [7, {"x": {"content": "a"}}, {"1": 2}])
-def test_added_tokens_of_another_form_are_an_error(tmp_path, decoder):
+@pytest.mark.parametrize(
+    ("decoder", "words"),
+    [
+        ({"7": token("</s>")}, r"the token '</s>' the id \d+, but tokenizer_config.json .* 7: get"),
+        (7, "added tokens are not valid"),
+        ({"x": {"content": "a"}}, "added tokens are not valid"),
+        ({"1": 2}, "added tokens are not valid"),
+    ],
+)
+def test_added_tokens_with_other_ids_or_of_another_form_are_an_error(tmp_path, decoder, words):
     byte_level(tmp_path, ["<s>", "</s>"])
     write(tmp_path, "tokenizer_config.json", {"bos_token": "<s>", "added_tokens_decoder": decoder})
-    with pytest.raises(ValueError, match="added tokens are not valid"):
+    with pytest.raises(ValueError, match=words):
         load_tokenizer(tmp_path)

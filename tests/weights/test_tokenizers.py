@@ -3,6 +3,7 @@
 import json
 import random
 import shutil
+from contextlib import nullcontext
 
 import pytest
 from damage import change_json
@@ -11,6 +12,7 @@ from text_helpers import trained_by_sentencepiece
 from model.decoding.chat import Chat
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_tokenizer
+from model.weights.tokenizers import check_size
 
 TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))
 SAMPLES = [
@@ -87,39 +89,43 @@ def test_end_ids_are_read_from_the_configurations(trained, tmp_path):
             load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(("form", "padding"), [("model", 0), ("json", 127)])
-def test_only_a_tokenizer_json_may_have_fewer_tokens_than_the_model(trained, form, padding):
+@pytest.mark.parametrize(
+    ("form", "tokens", "rows", "fits"),
+    [
+        ("model", 300, 300, True), ("model", 300, 299, False), ("model", 300, 301, False),
+        ("json", 300, 427, True), ("json", 300, 299, False), ("json", 300, 428, False),
+        ("json", 151_665, 152_064, True), ("json", 100_015, 102_400, True),  # Qwen2.5, DeepSeek-LLM
+        ("json", 100_015, 105_000, False),
+    ],
+)  # fmt: skip
+def test_only_a_tokenizer_json_may_have_fewer_tokens_than_the_model(trained, form, tokens, rows, fits):
     if form == "json":
         pytest.importorskip("tokenizers")
-    file = trained / f"tokenizer.{form}"
-    size = load_tokenizer(trained).vocab_size
-    assert load_tokenizer(file, size + padding).vocab_size == size
-    for wrong in (size - 1, size + padding + 1):
-        with pytest.raises(ValueError, match=f"{size} tokens, the model {wrong}"):
-            load_tokenizer(file, wrong)
+    tokenizer = load_tokenizer(trained / f"tokenizer.{form}")
+    tokenizer.vocab_size = tokens
+    with nullcontext() if fits else pytest.raises(ValueError, match=f"{tokens} tokens, the model {rows}"):
+        check_size(tokenizer, rows, tokenizer.path)
 
 
 def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     tokenizers = pytest.importorskip("tokenizers")
     run = shutil.copytree(trained, tmp_path / "run")
-    assert load_tokenizer(run).path.name == "tokenizer.model"
-    size = load_tokenizer(run).vocab_size
+    tokenizer = load_tokenizer(run)
+    assert tokenizer.path.name == "tokenizer.model"
+    size = tokenizer.vocab_size
+    (run / "added_tokens.json").write_text(json.dumps({"<|im_end|>": size, "<s>": 1}), encoding="utf-8")
+    with pytest.raises(ValueError, match=r"lacks the added tokens <\|im_end\|>: give the tokenizer.json of this model"):
+        load_tokenizer(run / "tokenizer.model")
     library = tokenizers.Tokenizer.from_file(str(run / "tokenizer.json"))
     library.add_special_tokens(["<|im_end|>"])
     library.save(str(run / "tokenizer.json"))
-    (run / "added_tokens.json").write_text(json.dumps({"<|im_end|>": size, "<s>": 1}), encoding="utf-8")
-    assert load_tokenizer(run).path.name == "tokenizer.json"
     assert load_tokenizer(run).encode("<|im_end|>") == [1, size]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        (
-            "tokenizer.model",
-            b"IQ== 0\nIg== 1\n",
-            "not a SentencePiece model: give one, or a tokenizer.json",
-        ),  # Llama 3's
+        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "not a SentencePiece model: give one, or a tokenizer"),  # Llama 3's
         ("tokenizer.bin", b"123", "llama2.c's format: give the tokenizer.model"),
         (".", b"", "has no tokenizer"),
         ("none.model", b"", "none.model is not a file"),

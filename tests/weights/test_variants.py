@@ -95,10 +95,6 @@ def test_loading_a_variant_without_its_class_is_an_error(sliding):
     for network in (None, Transformer, find_network("sliding:Other"), Scaled):
         with pytest.raises(ValueError, match=r"^out holds the weights of sliding:SlidingTransformer"):
             load_model("out", network=network)
-    sys.modules.pop("sliding")
-    with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
-        load_model("out")
-    assert "sliding" not in sys.modules, "opening a variant imports nothing"
 
 
 def test_transformers_and_convert_reject_a_variant_by_name(sliding, capsys):
@@ -147,7 +143,7 @@ def test_a_variant_that_args_alone_do_not_determine_is_refused(small_args, small
         load_model(tmp_path / "plain", network=Optional)
     model = Scaled(small_args())
     model.further = nn.Parameter(torch.ones(3))
-    with pytest.raises(ValueError, match=r"test_variants:Scaled\(args\), .*: further \(3,\)"):
+    with pytest.raises(ValueError, match=r"Scaled\(args\), .*: further \(3,\)"):
         save_model(model, tmp_path / "new")
     assert not (tmp_path / "new").exists()
 
