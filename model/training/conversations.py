@@ -4,22 +4,16 @@ The loss counts what the model has to write in a chat: the words of the assistan
 does not count what the template writes around them, nor the words of the user and of the system.
 """
 
-import json
-import math
-import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from ..cli import quantity
-from ..cli.files import write_atomically, write_text
 from ..decoding.chat import Chat, common_prefix_length, user_message
-from ..text.prepare import IDS, META, Tokens, conversation_dtype
+from ..text.prepare import Piece, write_pieces
 from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
@@ -118,17 +112,6 @@ def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message
     return list(messages)
 
 
-class Counts(NamedTuple):
-    """What was written of a conversation, or in all of several."""
-
-    rows: int
-    tokens: int  # without padding
-    counted: int  # tokens that count
-    text_bytes: int  # of the words that these stand for
-    answers: int  # of the assistant
-    learnt: int  # of these
-
-
 def tokenize_conversations(
     directory: Path,
     chat: Chat,
@@ -142,66 +125,38 @@ def tokenize_conversations(
     The last ``val_fraction`` of them, or ``val_documents``, are for validation. Raises ValueError for a row of a file
     that is no conversation, and if nothing is left to train or to validate on.
     """
-    length = context + 1
-    dtype = conversation_dtype("uint16" if chat.tokenizer.vocab_size <= 1 << 16 else "uint32")
-    parts: list[list[Counts]] = []
 
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            for source in (documents, val_documents):
-                if source:
-                    bar = tqdm(source.conversations(), unit=" conversations", desc="tokenizing", disable=None, delay=1)
-                    parts.append([write_rows(file, chat, dtype, length, *conversation) for conversation in bar])
-            file.flush()
-            os.fsync(file.fileno())
+    def encode(source: Documents) -> Iterator[Piece]:
+        answers = left_out = 0
+        for where, messages in source.conversations():
+            found = examples_at(where, messages, chat, context + 1)
+            due = sum(message["role"] == "assistant" for message in messages)
+            answers += due
+            left_out += due - sum(example.answers for example in found)
+            if found:
+                yield piece_of(found, chat.tokenizer, context + 1)
+        if left_out == answers:
+            raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
+        if left_out:
+            warnings.warn(
+                f"max_seq_len is {context}: {left_out:,} of {quantity(answers, 'answer')} are left out, because their "
+                "conversations are longer",
+                stacklevel=1,
+            )
 
-    write_atomically(directory / IDS, write)
-    if not val_documents:
-        written = parts.pop()
-        val_size = max(1, round(val_fraction * len(written)))
-        parts += [written[:-val_size], written[-val_size:]]
-    if not all(parts):
-        raise ValueError("there is one conversation, but one to train on and one to validate on are needed: give more")
-    train, val = (Counts(*(sum(column) for column in zip(*part))) for part in parts)
-    if not (train.rows and val.rows):
-        raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
-    left_out = train.answers + val.answers - train.learnt - val.learnt
-    if left_out:
-        warnings.warn(
-            f"max_seq_len is {context}: {left_out:,} of {quantity(train.answers + val.answers, 'answer')} are left "
-            "out, because their conversations are longer",
-            stacklevel=1,
-        )
-    tokens = Tokens(
-        dtype=dtype["id"].name,
-        train=train.rows * length,
-        val=train.rows * length,
-        total=(train.rows + val.rows) * length,
-        val_bytes=val.text_bytes,
-        val_tokens=val.counted,
-        documents=sum(map(len, parts)),
-        files=[os.path.realpath(path) for path in documents.paths()],
-        row=length,
-        row_tokens=math.ceil(train.tokens / train.rows),
-    )
-    write_text(directory / META, json.dumps(asdict(tokens)))
+    sources = [documents, val_documents] if val_documents else [documents]
+    write_pieces(directory, sources, encode, np.dtype(np.int32), val_fraction, row=context + 1)
 
 
-def write_rows(
-    file: IO[bytes], chat: Chat, dtype: np.dtype, length: int, where: str, messages: Sequence[Message]
-) -> Counts:
-    """Write the examples of a conversation, each in a row of ``length`` tokens, padded at the end."""
-    found = examples_at(where, messages, chat, length)
-    for example in found:
-        row = np.zeros(length, dtype)
-        row["id"][: len(example.tokens)] = example.tokens
-        row["counted"][: len(example.tokens)] = example.counted
-        file.write(row.tobytes())
-    return Counts(
-        rows=len(found),
-        tokens=sum(len(example.tokens) for example in found),
+def piece_of(found: Sequence[Example], tokenizer: Tokenizer, length: int) -> Piece:
+    """Examples of a conversation, each in a row of ``length`` tokens, padded at the end."""
+    rows = np.full((len(found), length), ~0)
+    for row, example in zip(rows, found):
+        tokens = np.array(example.tokens)
+        row[: len(tokens)] = np.where(example.counted, tokens, ~tokens)
+    return Piece(
+        rows.ravel(),
+        size=sum(len(example.text(tokenizer).encode()) for example in found),
         counted=sum(sum(example.counted) for example in found),
-        text_bytes=sum(len(example.text(chat.tokenizer).encode()) for example in found),
-        answers=sum(message["role"] == "assistant" for message in messages),
-        learnt=sum(example.answers for example in found),
+        padding=rows.size - sum(len(example.tokens) for example in found),
     )

@@ -116,24 +116,6 @@ def test_a_text_without_text_is_refused_and_leaves_no_file(tmp_path, tokenizer):
     assert [path.name for path in tmp_path.iterdir()] == ["text.txt"]
 
 
-@pytest.mark.parametrize("which", ["text.txt", "val.txt"])
-def test_a_text_that_changes_while_it_is_tokenized_is_refused(tmp_path, tokenizer, monkeypatch, which):
-    for name in ("text.txt", "val.txt"):
-        (tmp_path / name).write_text(ENGLISH, encoding="utf-8")
-    text, val = (open_documents([tmp_path / name]) for name in ("text.txt", "val.txt"))
-
-    def change_then_encode(texts):
-        with (tmp_path / which).open("a", encoding="utf-8") as file:
-            file.write("more")
-        return encode(texts)
-
-    encode = tokenizer.encode_batch
-    monkeypatch.setattr(tokenizer, "encode_batch", change_then_encode)
-    with pytest.raises(ValueError, match=r"the text changed while it was read: run again[^\n]*$"):
-        tokenize(tmp_path, text, tokenizer, val_documents=val)
-    assert not (tmp_path / META).exists()
-
-
 @pytest.mark.parametrize(
     ("file", "damaged"),
     [(IDS, b"xx"), (META, b'{"dtype": '), (META, b"{}"), (META, None), (IDS, None)],

@@ -5,9 +5,7 @@ import http.server
 import io
 import json
 import os
-import sys
 import threading
-import time
 from typing import ClassVar
 
 import pytest
@@ -78,18 +76,6 @@ def test_run_directories_are_skipped(tmp_path):
     assert documents(tmp_path) == ["project/config.toml", "story.txt"]
 
 
-def test_the_state_changes_with_the_content_even_if_size_and_time_are_the_same(tmp_path):
-    file = tmp_path / "a.txt"
-    file.write_text("one", encoding="utf-8")
-    first = open_documents([file]).state()
-    assert first == open_documents([file]).state()
-    times = file.stat()
-    time.sleep(0.02)  # longer than the clock of a file system ticks
-    file.write_text("two", encoding="utf-8")
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert (first == open_documents([file]).state()) == (sys.platform == "win32"), "Windows has no time of the change"
-
-
 def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_path):
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
 
@@ -99,7 +85,6 @@ def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_pa
     pipe(TEXT.encode())
     found = open_documents(["-"])
     assert join_chunks(found) == join_chunks(found) == [TEXT]
-    assert found.state() is None
     assert os.listdir(tmp_path) == []
     pipe(b"ab\xff")
     one_line("standard input is not UTF-8 text: byte 2 is 0xff", "-")

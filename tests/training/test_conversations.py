@@ -201,8 +201,8 @@ def test_the_first_validation_equals_a_plain_loop_over_transformers(tmp_path, tr
     data = load_dataset(directory)
     nats, count = 0.0, 0
     for start in range(0, len(data.val), data.row):
-        ids = torch.tensor(data.val[start : start + data.row].astype(np.int64))
-        counted = torch.tensor(data.val_counted[start : start + data.row])
+        stored = torch.tensor(data.val[start : start + data.row]).long()
+        counted, ids = stored >= 0, torch.where(stored < 0, ~stored, stored)
         losses = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
         nats += losses[counted[1:]].sum().item()
         count += counted[1:].sum().item()
