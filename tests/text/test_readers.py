@@ -36,11 +36,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, endin
         assert "contains zero bytes" in refusal(file)
 
 
-def test_a_damaged_gzip_file_is_refused(tmp_path):
-    complete = gzip.compress(os.urandom(100_000).hex().encode())
-    for content in (complete[:-9], b"no gzip at all", complete[:500] + b"\0\0\0\0" + complete[504:]):
-        (tmp_path / "a.txt.gz").write_bytes(content)
-        assert "a.txt.gz is not a complete gzip file" in refusal(tmp_path / "a.txt.gz")
+NOISE = gzip.compress(os.urandom(50_000).hex().encode())
 
 
 # --- documents inside a text ------------------------------------------------------------------------------------------
@@ -152,35 +148,20 @@ def test_in_a_file_with_any_other_ending_json_is_text(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "fields"),
+    ("name", "content"),
     [
-        ({"messages": [{"role": "user", "content": "A rope?"}]}, "'messages'"),
-        ({"text": ["a", "b"], "id": "x"}, "'text', 'id'"),
-        ({"instruction": "Say hi", "output": "Hi"}, "'instruction', 'output'"),
-        (3, "'text'"),
+        ("a.jsonl", '"one"\nnull\n"three"'),
+        ("a.csv", "id,text\n1,one\n2\n3,three"),
+        ("a.tsv", "id\ttext\n1\tone\n2\n3\tthree"),
     ],
 )
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_a_row_without_a_text_says_what_it_has(tmp_path, row, fields, name):
-    rows = [{"text": "good"}, row]
-    content = json.dumps(rows) if name == "a.json" else "\n".join(map(json.dumps, rows))
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    place = f"{tmp_path / name}{', element ' if name == 'a.json' else ':'}2"
-    assert refusal(tmp_path / name).startswith(
-        f"{place} has no text under 'text': give text_key one of its fields, {fields}, or write a conversation as {{"
-    )
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
-def test_rows_with_null_are_skipped_and_counted(tmp_path, name):
-    if name.endswith("sv"):
-        mark = "\t" if name == "a.tsv" else ","
-        content = "".join(f"{mark.join(row)}\n" for row in (["id", "text"], ["1", "one"], ["2"], ["3", "three"]))
-    else:
-        content = '{"text": "one"}\n{"text": null}\n{"text": "three"}\n'
+def test_rows_with_null_are_skipped_and_counted(tmp_path, name, content):
     (tmp_path / name).write_text(content, encoding="utf-8")
     with pytest.warns(UserWarning, match=rf"{name}: 1 row without text under 'text' skipped$"):
         assert read_documents(tmp_path / name) == ["one", "three"]
+
+
+NO_TEXT = "has no text under 'text': give text_key one of its fields,"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +174,18 @@ def test_rows_with_null_are_skipped_and_counted(tmp_path, name):
         ("a.json", '["x", "y', "a.json is not valid JSON"),
         ("a.json", '["x", "\\ud800"]', "a.json, element 2 is not UTF-8"),
         ("a.json", '{\n"a": 1\n}\n', "a.json:1 is not valid JSON"),
+        (
+            "a.json",
+            '["x", {"text": ["a", "b"], "id": "x"}]',
+            f"a.json, element 2 {NO_TEXT} 'text', 'id', or write a con",
+        ),
+        ("a.json", '["x", 3]', f"a.json, element 2 {NO_TEXT} 'text', or"),
+        ("a.jsonl", '"x"\n{"messages": []}', f"a.jsonl:2 {NO_TEXT} 'messages', or"),
         ("a.jsonl", '{"text": "good"}\n\n{"text": "cut\n', "a.jsonl:3 is not valid JSON"),
         ("a.jsonl", b'{"text": "good"}\n{"text": "\xe9"}\n', "a.jsonl is not UTF-8 text: byte 27 is 0xe9"),
+        ("a.txt.gz", b"no gzip at all", "a.txt.gz is not a complete gzip file"),
+        ("a.txt.gz", NOISE[:-9], "a.txt.gz is not a complete gzip file"),
+        ("a.txt.gz", NOISE[:500] + b"\0\0\0\0" + NOISE[504:], "a.txt.gz is not a complete gzip file"),
     ],
 )
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):

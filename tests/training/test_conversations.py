@@ -261,33 +261,51 @@ def test_the_run_says_how_many_answers_were_left_out(tmp_path):
         prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
 
 
+ROWS = [{"messages": [user_message("Hi"), TALK[2]]}] * 2
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({"messages": []}, "3 has no message of the assistant"),
-        ({"messages": [user_message("Hi")]}, "3 has no message of the assistant"),
-        ({"messages": [{"role": "tool", "content": "x"}, TALK[2]]}, '3, message 1 has the role "tool": give one of'),
-        (
-            {"messages": [user_message("Hi"), {"role": "assistant", "content": None}]},
-            "message 2 has null as its content",
-        ),
-        ({"text": "a text"}, "3 has no list of messages"),
+        ({"messages": []}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [user_message("Hi")]}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 'a.jsonl:3, message 1 has the role "tool": give one of'),
+        ({"messages": [TALK[1], {"role": "assistant"}]}, "a.jsonl:3, message 2 has null as its content: give a text"),
+        ({"text": "a text"}, "a.jsonl:3 has no list of messages, but the first row has one: correct or remove it"),
+        ({"messages": [*TALK, *TALK[1:]]}, "a.jsonl:3: the chat template of"),
     ],
 )
-def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(tmp_path, row, complaint):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    lines = [*({"messages": each} for each in rows[:2]), row, *({"messages": each} for each in rows[2:])]
-    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(chat_of, tmp_path, row, complaint):
+    """Or one that the template refuses."""
+    raises = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
+    chat_of(STYLES["zephyr"].replace("{% for message in messages %}", "{% for message in messages %}" + raises))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*ROWS, row, *ROWS])), encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl")
+        prepared(tmp_path / "run", tmp_path / "a.jsonl", tokenizer=str(tmp_path))
 
 
-def test_conversations_and_texts_are_not_mixed(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
+        ({"val_data": ("b.txt",)}, "of data and val_data one holds conversations and the other texts"),
+        ({"doc_separator": "%"}, "doc_separator is '%', but the data are conversations: leave it out"),
+        ({"max_seq_len": 16}, "no conversation fits into a context of 16 tokens: give a larger max_seq_len"),
+    ],
+)
+def test_settings_that_do_not_fit_conversations_are_refused(tmp_path, monkeypatch, settings, complaint):
+    monkeypatch.chdir(tmp_path)
+    write_chats(Path("a.jsonl"))
+    Path("b.txt").write_text("A text.", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        prepared(tmp_path / "run", Path("a.jsonl"), **{"tokenizer": "char", **settings})
+
+
+@pytest.mark.parametrize(("context", "prompt"), [(64, "Say one!"), (48, "")])
+def test_the_first_question_that_fits_is_the_prompt_of_the_samples(tmp_path, context, prompt):
     write_chats(tmp_path / "chats.jsonl")
-    (tmp_path / "text.txt").write_text("A text.", encoding="utf-8")
-    data = (str(tmp_path / "chats.jsonl"), str(tmp_path / "text.txt"))
-    with pytest.raises(ValueError, match=r"chats.jsonl holds conversations, .*text.txt texts: give files of one kind"):
-        prepared(tmp_path / "run", tmp_path, data=data)
+    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=context, tokenizer="char")
+    assert run.train.sample_prompt == prompt
 
 
 def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
@@ -312,29 +330,6 @@ def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
         assert total["tokens"] == text.dataset.val_tokens
 
 
-def test_what_a_template_refuses_is_refused_with_its_place(tmp_path):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    twice = [rows[0][0], rows[0][0], rows[0][1]]
-    content = "\n".join(json.dumps({"messages": each}) for each in [*rows, twice])
-    (tmp_path / "chats.jsonl").write_text(content, encoding="utf-8")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl")
-    template = "{% for m in messages %}{% if m.role == 'user' and loop.index0 % 2 %}{{ raise_exception('alternate') }}"
-    template += (
-        "{% endif %}{{ m.role + m.content + eos_token }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
-    )
-    (tmp_path / "run" / "chat_template.jinja").write_text(template, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"chats.jsonl:13: the chat template of .* fails: TemplateError: alternate"):
-        prepared(tmp_path / "other", tmp_path / "chats.jsonl", tokenizer=str(tmp_path / "run"))
-    assert run.train.sample_prompt == "Say one!"
-
-
-def test_a_question_that_does_not_fit_is_no_sample(tmp_path):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=48, tokenizer="char")
-    assert rows
-    assert run.train.sample_prompt == ""
-
-
 def test_evaluate_scores_a_model_without_a_template_with_the_plain_one(tmp_path, capsys):
     """As the first validation of its fine-tuning does. A note says if the model was trained on the file."""
     chats = tmp_path / "chats.jsonl"
@@ -351,9 +346,3 @@ def test_evaluate_scores_a_model_without_a_template_with_the_plain_one(tmp_path,
     assert capsys.readouterr().out == shown.out
     assert run_in_process(evaluate.main, "evaluate.py", *command, "--stride", "3") == 2
     assert "stride and doc_separator are for texts" in capsys.readouterr().err
-
-
-def test_a_separator_is_refused(tmp_path):
-    write_chats(tmp_path / "chats.jsonl")
-    with pytest.raises(ValueError, match="doc_separator is '%', but the data are conversations: leave it out"):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl", doc_separator="%")
