@@ -1,6 +1,7 @@
 """Training on conversations: which tokens count, how they are packed, and what a trained model answers."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -62,7 +63,7 @@ TALK = [
     {"role": "user", "content": "What is a rope? <|eot_id|> assistant"},
     {"role": "assistant", "content": "  A rope is 49 yards.\n"},
     {"role": "user", "content": "And two?"},
-    {"role": "assistant", "content": "98 yards, user."},
+    {"role": "assistant", "content": "98 yards, user.<|eot_id|>"},
 ]
 
 
@@ -88,26 +89,17 @@ def chat_of(tokenizer_directory, tmp_path):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style):
-    """Except that transformers takes the name of a control token in a message for that token."""
+    """Except that transformers takes the name of a control token in a message for that token, unless it has a space."""
     chat, directory = chat_of(STYLES[style])
     reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    talk = [message | {"content": message["content"].replace("<|eot_id|>", "")} for message in TALK]
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALK]
     expected = reference.apply_chat_template(talk, return_assistant_tokens_mask=True, return_dict=True)
-    (found,) = examples(chat, talk, 1000)
+    (found,) = examples(chat, TALK, 1000)
     length = len(found.tokens)  # without what the template writes after the last answer
     assert found.tokens == expected["input_ids"][:length]
     assert found.counted == [bool(mark) for mark in expected["assistant_masks"][:length]]
     assert not any(expected["assistant_masks"][length:])
     assert found.text(chat.tokenizer).split() == (talk[2]["content"] + talk[4]["content"]).split()
-
-
-def test_the_name_of_a_control_token_in_a_message_does_not_end_it(chat_of):
-    chat, _ = chat_of(STYLES["llama3"])
-    (found,) = examples(chat, TALK, 1000)
-    counted = [token for token, counts in zip(found.tokens, found.counted) if counts]
-    text = chat.tokenizer.decode(counted)
-    assert text.replace(" ", "").replace("\n", "") == "Aropeis49yards.98yards,user."
-    assert sum(token in chat.eos_ids for token in counted) == 2
 
 
 def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of, transformers):
@@ -190,24 +182,6 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
         out = theirs.generate(torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0)
         text = their_tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
         assert text.strip() == answer["content"]
-
-
-def test_the_first_validation_equals_a_plain_loop_over_transformers(tmp_path, transformers):
-    write_chats(tmp_path / "chats.jsonl", system=True)
-    directory = tmp_path / "run"
-    _, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=1, val_fraction=0.5)
-    trainer.validate()
-    reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
-    data = load_dataset(directory)
-    nats, count = 0.0, 0
-    for start in range(0, len(data.val), data.row):
-        stored = torch.tensor(data.val[start : start + data.row]).long()
-        counted, ids = stored >= 0, torch.where(stored < 0, ~stored, stored)
-        losses = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
-        nats += losses[counted[1:]].sum().item()
-        count += counted[1:].sum().item()
-    assert trainer.progress.val_loss == pytest.approx(nats / count, rel=1e-4)
-    assert data.val_tokens == count
 
 
 def test_tokens_that_do_not_count_give_no_gradient(tmp_path):
@@ -308,8 +282,10 @@ def test_the_first_question_that_fits_is_the_prompt_of_the_samples(tmp_path, con
     assert run.train.sample_prompt == prompt
 
 
-def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
-    write_chats(tmp_path / "chats.jsonl")
+def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_over_transformers(
+    tmp_path, transformers, capsys
+):
+    rows = write_chats(tmp_path / "chats.jsonl", system=True)
     directory = tmp_path / "run"
     run, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=2, val_fraction=0.5)
     trainer.run()
@@ -317,17 +293,26 @@ def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
     opened, text = prepare_text(replace(run, resume=True), directory, Ranks())
     assert text.chat
     assert opened == replace(run, resume=True)
-    assert run.model.max_seq_len == 64
-    validation = json.loads((directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
 
-    last = (tmp_path / "chats.jsonl").read_text(encoding="utf-8").splitlines()[6:]
-    (tmp_path / "last.jsonl").write_text("\n".join(last), encoding="utf-8")
+    reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    losses = []
+    for row in text.dataset.val.reshape(6, 65):
+        stored = torch.tensor(row).long()
+        counted, ids = stored >= 0, torch.where(stored < 0, ~stored, stored)
+        nats = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
+        losses += nats[counted[1:]].tolist()
+    assert text.dataset.val_tokens == len(losses)
+    size = sum(len(row[-1]["content"]) for row in rows[6:])
+    expected = {"nats_per_token": np.mean(losses), "bits_per_byte": sum(losses) / math.log(2) / size}
+
+    (tmp_path / "last.jsonl").write_text("\n".join(json.dumps({"messages": row}) for row in rows[6:]), encoding="utf-8")
     for arguments in ([directory], [directory, "--data", tmp_path / "last.jsonl"]):
         assert run_in_process(evaluate.main, "evaluate.py", *arguments, "--json") == 0
         total = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert total["nats_per_token"] == pytest.approx(validation["val_loss"], rel=1e-5)
-        assert total["bits_per_byte"] == pytest.approx(validation["val_bits_per_byte"], rel=1e-5)
-        assert total["tokens"] == text.dataset.val_tokens
+        assert {name: total[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+        assert total["tokens"] == len(losses)
+    trainer.validate()
+    assert trainer.progress.val_loss == pytest.approx(expected["nats_per_token"], rel=1e-4)
 
 
 def test_evaluate_scores_a_model_without_a_template_with_the_plain_one(tmp_path, capsys):
