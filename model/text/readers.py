@@ -12,14 +12,12 @@ import io
 import json
 import os
 import re
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
-from ..cli import quantity
 from .python_docs import python_docs
 from .tokenizer import CHUNK, check_encodable, split_text
 
@@ -81,17 +79,8 @@ def read_file(file: File, text_key: str, separator: str | None, size: int = CHUN
             yield from split_documents(read_blocks(stream, file.name), separator, size)
             return
         rows = json_rows(stream, file) if file.ending in JSON else csv_rows(stream, file, text_key)
-        skipped = 0
         for where, row in rows:
-            value = field(where, row, text_key)
-            if value is None:
-                skipped += 1
-            else:
-                yield from _chunks(split_text(value, size), starts_document=True)
-        if skipped:
-            warnings.warn(
-                f"{file.name}: {quantity(skipped, 'row')} without text under {text_key!r} skipped", stacklevel=1
-            )
+            yield from _chunks(split_text(field(where, row, text_key), size), starts_document=True)
 
 
 def split_documents(blocks: Iterable[str], separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
@@ -163,14 +152,14 @@ def read_blocks(stream: TextIO, name: str) -> Iterator[str]:
         yield block
 
 
-def field(where: str, row: Any, text_key: str) -> str | None:
-    """The text of a row; None if it is null. Raises ValueError if the row has no such field, or another type in it."""
+def field(where: str, row: Any, text_key: str) -> str:
+    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
     fields = row if isinstance(row, dict) else {text_key: row}
     value = fields.get(text_key)
     if isinstance(value, str):
         return check_encodable(value, where)
     if text_key in fields and value is None:
-        return None
+        return ""
     names = ", ".join(map(ascii, list(fields)[:8]))
     raise ValueError(
         f"{where} has no text under {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
