@@ -55,26 +55,24 @@ def examples_at(where: str, messages: Sequence[Message], chat: Chat, limit: int)
 
 
 def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Example]:
-    """Encode a conversation in at most ``limit`` tokens, usually as one example.
+    """Encode a conversation in at most ``limit`` tokens, up to the last answer that fits, usually as one example.
 
     Some templates render an answer differently once it is followed by another question: Qwen3's drops the reasoning.
     Such a conversation becomes one example for each answer, rendered as in the chat when that answer is due.
-    A conversation that is too long loses its first questions with their answers, as many as necessary. The list is
-    empty if the last question and answer alone are too long.
+    The list is empty if the first question and answer alone are too long.
     """
     ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
     answers = [encode_answer(chat, messages[:end]) for end in ends]
-    whole = answers[-1].tokens
-    if any(whole[: len(answer.tokens)] != answer.tokens for answer in answers):
-        shortened = (shorten(chat, messages[:end], limit) for end in ends)
-        return [encode_answer(chat, each) for each in shortened if each]
-    if len(whole) > limit:
-        shorter = shorten(chat, messages, limit)
-        return examples(chat, shorter, limit) if shorter else []
+    fitting = [answer for answer in answers if len(answer.tokens) <= limit]
+    if not fitting:
+        return []
+    whole = fitting[-1].tokens
+    if any(whole[: len(answer.tokens)] != answer.tokens for answer in fitting):
+        return fitting
     counted = np.zeros(len(whole), bool)
-    for answer in answers:
+    for answer in fitting:
         counted[: len(answer.tokens)] |= answer.counted
-    return [Example(whole, counted.tolist(), len(answers))]
+    return [Example(whole, counted.tolist(), len(fitting))]
 
 
 def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
@@ -96,20 +94,6 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
     tokens = tokens[: end + 1]
     counted = [position >= start for position in range(len(tokens))]
     return Example(tokens, counted)
-
-
-def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message] | None:
-    """The conversation without its first questions and answers, so that ``limit`` tokens hold it; None if none remain.
-
-    The system message is kept.
-    """
-    while len(chat.encode(messages, add_generation_prompt=False)) > limit:
-        questions = [number for number, message in enumerate(messages) if message["role"] == "user"]
-        if len(questions) < 2:
-            return None
-        system = [message for message in messages[: questions[0]] if message["role"] == "system"]
-        messages = [*system, *messages[questions[1] :]]
-    return list(messages)
 
 
 def tokenize_conversations(

@@ -119,12 +119,12 @@ def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answe
         assert marked[-len(counted) :] == counted
 
 
-def test_a_long_conversation_loses_its_first_turns_and_keeps_the_system_message(chat_of):
+def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
     chat, _ = chat_of(STYLES["llama3"])
-    (whole,) = examples(chat, TALK, 1000)
-    (shorter,) = examples(chat, TALK, len(whole.tokens) - 1)
-    assert shorter == examples(chat, [TALK[0], *TALK[3:]], 1000)[0]
-    assert examples(chat, TALK, len(shorter.tokens) - 1) == []
+    (whole,), (first,) = examples(chat, TALK, 1000), examples(chat, TALK[:3], 1000)
+    assert examples(chat, TALK, len(whole.tokens)) == [whole]
+    assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
+    assert examples(chat, TALK, len(first.tokens) - 1) == []
 
 
 def test_a_template_that_never_ends_an_answer_is_refused(chat_of):
