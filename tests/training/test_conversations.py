@@ -31,7 +31,7 @@ from model.training.trainer import Trainer
 from model.weights import load_model, load_tokenizer
 
 ANSWER = "{% generation %}{{ message.content }}<|eot_id|>{% endgeneration %}"
-# In the styles of five families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
+# In the styles of four families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
 LLAMA2 = """{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}\
 [INST] {{ message.content }} [/INST] {% elif message.role == 'assistant' %}ANSWER{% else %}\
 <<SYS>>{{ message.content }}<</SYS>>{% endif %}{% endfor %}"""
@@ -47,11 +47,7 @@ You are a helpful assistant.<|eot_id|>
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
 {% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant
 {% endif %}"""
-ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
-{% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
-{% endfor %}{% if add_generation_prompt %}<|assistant|>
-{% endif %}"""
-STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML, "zephyr": ZEPHYR}
+STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML}
 # Qwen3's, shortened: the thinking of earlier answers is left out.
 QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
     "{{ message.content }}<|eot_id|>{% endgeneration %}",
@@ -252,7 +248,7 @@ ROWS = [{"messages": [user_message("Hi"), TALK[2]]}] * 2
 def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(chat_of, tmp_path, row, complaint):
     """Or one that the template refuses."""
     raises = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
-    chat_of(STYLES["zephyr"].replace("{% for message in messages %}", "{% for message in messages %}" + raises))
+    chat_of(STYLES["llama3"].replace("{% for message in messages %}", "{% for message in messages %}" + raises))
     (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*ROWS, row, *ROWS])), encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(complaint)):
         prepared(tmp_path / "run", tmp_path / "a.jsonl", tokenizer=str(tmp_path))
