@@ -24,6 +24,7 @@ from .tokenizer import CHUNK, check_encodable, split_text
 JSON = (".jsonl", ".json")
 TABLES = (".csv", ".tsv")
 BLOCK = 1 << 18  # characters read at a time
+BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")  # at the beginning of a text
 MAX_FIELD = 100_000_000  # characters of a field of a CSV file
 CONVERT = (
     "save the text of a PDF, a Word document or a Parquet file as .txt or .jsonl, unpack an archive, and convert other "
@@ -91,23 +92,23 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
     """
     pattern = "\0"  # is in no text: read_blocks refuses it
     if separator:
-        exact = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
-        pattern = rf"{exact}(?:(?!{exact})[^\S\n]*\n)*+"
+        pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
     rest = ""  # the document whose end has not been read, without the chunks that have been returned
     starts = True  # whether no chunk of it has been returned
+    follows = False  # whether none has, and a separator is before it
     for block in blocks:
-        # A separator at the end of the block is left, because blank lines may follow it in the next one.
-        *documents, rest = re.split(rf"{pattern}(?!\s*\Z)", rest + block)
+        *documents, rest = re.split(pattern, rest + block)
         for document in documents:
-            yield from _chunks(split_text(document.rstrip(), size), starts)
-            starts = True
-        parts = list(split_text(rest, size))
-        yield from _chunks(parts[:-2], starts)
-        starts = starts and len(parts) <= 2
-        rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
-    for document in re.split(pattern, rest):
-        yield from _chunks(split_text(document.rstrip() if separator else document, size), starts)
-        starts = True
+            text = BLANK_LINES.sub("", document) if follows else document
+            yield from _chunks(split_text(text.rstrip(), size), starts)
+            starts = follows = True
+        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
+        if len(parts) > 2:
+            yield from _chunks(parts[:-2], starts)
+            starts = follows = False
+            rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
+    text = BLANK_LINES.sub("", rest) if follows else rest
+    yield from _chunks(split_text(text.rstrip() if separator else text, size), starts)
 
 
 def _chunks(parts: Iterable[str], starts_document: bool) -> Iterator[Chunk]:

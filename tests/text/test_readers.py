@@ -8,13 +8,13 @@ import os
 import re
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from text_helpers import join_chunks, read_documents
 
 from model.text.readers import split_documents
 from model.text.sources import open_documents
-from model.text.tokenizer import split_text
+from model.text.tokenizer import CHUNK, split_text
 
 
 def refusal(path, **options):
@@ -47,40 +47,35 @@ SEPARATORS = st.none() | st.text("\n\ta ", min_size=1, max_size=2) | st.sampled_
 PIECES = st.sampled_from(["\n", "\n%\n", "  ", "\t", "a", "é", "two\nlines ", "%", "<|endoftext|>"])
 
 
-@given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30))
-def test_documents_are_split_at_the_separator_for_any_block_size(text, separator, block_size):
-    blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
+def taken_from(blocks):
+    while blocks:
+        yield blocks.pop()
+
+
+@given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30), st.sampled_from([1, 20]))
+def test_documents_are_split_at_the_separator_for_any_block_size(text, separator, block_size, times):
+    """Of a long document only a few chunks are held in memory, if white space in it is shorter than a chunk."""
+    text *= times
+    assume(times == 1 or not re.search(r"\s{30}", text))
+    size = CHUNK if times == 1 else 80
     first, *others = text.split(separator) if separator else [text]
     for number, document in enumerate(others):
         while document.partition("\n")[1] and not document.partition("\n")[0].strip():
             document = document.partition("\n")[2]
         others[number] = document
     expected = [document.rstrip() if separator else document for document in [first, *others]]
-    assert join_chunks(split_documents(blocks, separator)) == [document for document in expected if document]
+    remaining = [text[i : i + block_size] for i in range(0, len(text), block_size)][::-1]
+    chunks = []
+    for chunk in split_documents(taken_from(remaining), separator, size):
+        chunks.append(chunk)
+        returned = sum(len(chunk.text) for chunk in chunks)
+        assert separator or len(text) - len("".join(remaining)) - returned < 2 * size + block_size
+    assert join_chunks(chunks) == [document for document in expected if document]
 
 
 def test_a_line_end_in_the_separator_may_be_crlf():
     for separator in ("\n%\n", "\r\n%\r\n"):
         assert join_chunks(split_documents(["one\n%\ntwo\r\n%\r", "\nthree"], separator)) == ["one", "two", "three"]
-
-
-@pytest.mark.parametrize("separator", ["<|endoftext|>", None])
-@pytest.mark.parametrize("padding", range(0, 60, 7))
-def test_of_a_long_document_only_a_part_is_held_in_memory(padding, separator):
-    first, second = "\n  one two\n" * 90 + padding * "x", "three" * 190
-    text = f"{first}<|endoftext|>\n{second}\n<|endoftext|>\nfour"
-    consumed = 0
-
-    def blocks():
-        nonlocal consumed
-        for start in range(0, len(text), 10):
-            consumed += 1
-            yield text[start : start + 10]
-
-    chunks = split_documents(blocks(), separator, size=64)
-    beginning = next(chunks)
-    assert consumed < 20
-    assert join_chunks([beginning, *chunks]) == ([first.rstrip(), second, "four"] if separator else [text])
 
 
 @pytest.mark.parametrize(
