@@ -20,7 +20,6 @@ from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, open_chat, user_message
-from model.text.dataset import UNCOUNTED
 from model.text.prepare import load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.conversations import examples
@@ -178,20 +177,6 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
         out = theirs.generate(torch.tensor([ids]), max_new_tokens=30, do_sample=False, pad_token_id=0)
         text = their_tokenizer.decode(out[0, len(ids) :], skip_special_tokens=True)
         assert text.strip() == answer["content"]
-
-
-def test_tokens_that_do_not_count_give_no_gradient(tmp_path):
-    write_chats(tmp_path / "chats.jsonl")
-    _, trainer = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_steps=1)
-    inputs, targets = trainer.dataset.batch(0, batch_size=1, context=64, seed=0)
-    assert (targets == UNCOUNTED).any()
-    hidden = trainer.model.tok_embeddings(torch.from_numpy(inputs)).detach().requires_grad_()
-    trainer.model.tok_embeddings.register_forward_hook(lambda *_: hidden)
-    trainer.loss.eval()
-    last = int(np.flatnonzero(targets[0] != UNCOUNTED)[-1])
-    trainer.loss(torch.from_numpy(inputs), torch.from_numpy(targets)).backward()
-    assert (hidden.grad[0, : last + 1].abs().sum(-1) > 0).all()  # earlier ones are read by those that count
-    assert (hidden.grad[0, last + 1 :] == 0).all()
 
 
 def batches_of(directory: Path, settings: dict, ranks: Ranks) -> None:
