@@ -111,7 +111,8 @@ def rows_of(name, texts):
     if name.endswith(".csv"):
         stream = io.StringIO()
         rows = [["two\nlines", "text", "id"], *([number, text, "x"] for number, text in enumerate(texts))]
-        csv.writer(stream, lineterminator="\n" if name == "b.csv" else "\r\n").writerows(rows)
+        options = {"lineterminator": "\n", "quoting": csv.QUOTE_ALL} if name == "b.csv" else {}
+        csv.writer(stream, **options).writerows(rows)
         return stream.getvalue()
     if name.endswith(".tsv"):
         return "\n".join(["id\ttext", *(f"1\t{text}" if text else "1" for text in texts)])
