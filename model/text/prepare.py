@@ -26,15 +26,18 @@ IDS, META = "tokens.bin", "tokens.json"
 BATCH = 128  # chunks tokenized together: up to 2 million characters
 
 
-class Piece(NamedTuple):
-    """The tokens of a chunk of a text, or of a conversation, which are all for training or all for validation."""
+class Counts(NamedTuple):
+    """Of a piece, or summed over pieces: chunks of texts or conversations, which training and validation divide."""
 
-    ids: Sequence[int] | np.ndarray
-    size: int  # length in UTF-8 of the text that the counted tokens stand for
-    counted: int  # without those between documents, or of a conversation those that the loss counts
+    ids: int
+    size: int  # length in UTF-8 of the text that the counted ids stand for
+    counted: int  # ids without those between documents, or of a conversation those that the loss counts
     padding: int = 0
-    starts_document: bool = True
-    has_context: bool = True  # whether no token before this piece is needed to predict its first counted token
+    documents: int = 1  # that begin here
+    has_context: bool = True  # whether no id before this piece is needed to predict its first counted one
+
+
+Piece = tuple[Sequence[int] | np.ndarray, Counts]  # the ids
 
 
 def tokenize(
@@ -56,9 +59,9 @@ def tokenize(
         encoded = chain(encode_chunks(source, tokenizer), [("", True, [])])
         for (text, starts_document, ids), (_, ends_document, _) in pairwise(encoded):
             before = start if starts_document else []
-            after = end if ends_document else []
+            piece = [*before, *ids, *(end if ends_document else [])]
             size = len(text.encode())
-            yield Piece([*before, *ids, *after], size, len(ids), 0, starts_document, has_context=before != [])
+            yield piece, Counts(len(piece), size, len(ids), 0, int(starts_document), has_context=before != [])
 
     dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
     sources = [documents, val_documents] if val_documents else [documents]
@@ -100,24 +103,24 @@ def write_pieces(
     row: int | None = None,
 ) -> None:
     """Write the encoded pieces of the sources, and how to read them. The second source, if any, is for validation."""
-    numbers = array("q")  # five of each piece; a list of pieces would take much memory
-    lengths = [0]  # of the table of these numbers after each source
+    numbers = array("q")  # a table with a row for each piece; a list of pieces would take much memory
+    lengths = [0]  # of the table after each source
 
     def write(path: Path) -> None:
         total = sum(source.text_size() for source in sources) or None
         bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1)
         with path.open("wb") as file, bar:
             for source in sources:
-                for ids, size, *others in encode(source):
+                for ids, counts in encode(source):
                     file.write(np.asarray(ids, dtype).tobytes())
-                    numbers.extend((len(ids), size, *others))
-                    bar.update(size)
-                lengths.append(len(numbers) // len(Piece._fields))
+                    numbers.extend(counts)
+                    bar.update(counts.size)
+                lengths.append(len(numbers) // len(Counts._fields))
                 if lengths[-1] == lengths[-2]:
                     raise ValueError("the sources hold no text: give a source with text")
 
     write_atomically(directory / IDS, write)
-    table = np.frombuffer(numbers, np.int64).reshape(-1, len(Piece._fields))
+    table = np.frombuffer(numbers, np.int64).reshape(-1, len(Counts._fields))
     if len(table) < 2:
         raise ValueError(
             "the text is too short to be divided into training and validation text: give more, or val_data"
@@ -128,21 +131,21 @@ def write_pieces(
         places = table[:, 0].cumsum() - table[:, 0]  # at which the pieces begin
         nearest = int(np.abs(places - (1 - val_fraction) * table[:, 0].sum()).argmin())
         first = max(1, nearest)
-    train, _, _, padding, documents, _ = table[:first].sum(0).tolist()
-    val, val_bytes, val_tokens, _, val_documents, _ = table[first:].sum(0).tolist()
+    train, val = (Counts(*part.sum(0).tolist()) for part in (table[:first], table[first:]))
+    has_context = Counts(*table[first].tolist()).has_context
     facts = {
         "dtype": str(dtype),
-        "train": train,  # tokens
+        "train": train.ids,
         # The context of the first token that counts is the last token of the training text, unless the text has one.
-        "val": train if table[first, -1] else train - 1,
-        "total": train + val,
-        "val_bytes": val_bytes,
-        "val_tokens": val_tokens,
-        "documents": documents + val_documents,
+        "val": train.ids if has_context else train.ids - 1,
+        "total": train.ids + val.ids,
+        "val_bytes": val.size,
+        "val_tokens": val.counted,
+        "documents": train.documents + val.documents,
         "files": [os.path.realpath(path) for path in sources[0].paths()],
         "separators": separators,
         "row": row,
-        "row_tokens": row and math.ceil((train - padding) / (train // row)),
+        "row_tokens": row and math.ceil((train.ids - train.padding) / (train.ids // row)),
     }
     write_text(directory / META, json.dumps(facts))
 

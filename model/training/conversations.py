@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cli import quantity
 from ..decoding.chat import Chat, common_prefix_length, user_message
-from ..text.prepare import Piece, write_pieces
+from ..text.prepare import Counts, Piece, write_pieces
 from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
@@ -138,9 +138,10 @@ def piece_of(found: Sequence[Example], tokenizer: Tokenizer, length: int) -> Pie
     for row, example in zip(rows, found):
         tokens = np.array(example.tokens)
         row[: len(tokens)] = np.where(example.counted, tokens, ~tokens)
-    return Piece(
-        rows.ravel(),
+    counts = Counts(
+        rows.size,
         size=sum(len(example.text(tokenizer).encode()) for example in found),
         counted=sum(sum(example.counted) for example in found),
         padding=rows.size - sum(len(example.tokens) for example in found),
     )
+    return rows.ravel(), counts
