@@ -27,7 +27,7 @@ BATCH = 128  # chunks tokenized together: up to 2 million characters
 
 
 class Counts(NamedTuple):
-    """Of a piece, or summed over pieces: chunks of texts or conversations, which training and validation divide."""
+    """What a piece holds, or several together. A piece is a chunk of a text or a conversation, and is not divided."""
 
     ids: int
     size: int  # length in UTF-8 of the text that the counted ids stand for
