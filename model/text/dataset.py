@@ -98,14 +98,12 @@ def window_start(number: int, tokens: int, context: int, seed: int, row: int | N
     to epoch, so that no token is always the first of its window. Of conversations, each row of ``row`` tokens is a
     window.
     """
-    if row:
-        windows, size = tokens // row, row
-    else:
-        windows, size = max(1, (tokens - 1) // context - 1), context  # one fewer than fit, which leaves room
+    # Of a text, one window fewer than fit, which leaves room for the offset
+    windows = tokens // row if row else max(1, (tokens - 1) // context - 1)
     epoch, index = divmod(number, windows)
     order, random = _shuffled(windows, seed, epoch)
     offset = 0 if row else random % (tokens - windows * context)
-    return int(order[index]) * size + offset
+    return int(order[index]) * (row or context) + offset
 
 
 @lru_cache(maxsize=2)  # a batch may span two epochs
