@@ -55,17 +55,18 @@ class Other:
     ],
 )
 @pytest.mark.parametrize("adds_space", [False, True])
-@pytest.mark.parametrize("fraction", [0.5, 0.013])
+@pytest.mark.parametrize("split", [{}, {"val_fraction": 0.013}])
 @pytest.mark.parametrize("texts", [[ENGLISH * 600], [f"document {n} it was\n\n" for n in range(100)]])
 def test_the_tokens_are_those_of_the_documents_and_the_last_are_for_validation(
-    tmp_path, tokenizer, eos_ids, adds_bos, start, end, adds_space, fraction, texts
+    tmp_path, tokenizer, eos_ids, adds_bos, start, end, adds_space, split, texts
 ):
     """A document begins as a prompt does, and ends with an end token. It is encoded in chunks."""
     if adds_space:
         tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path, ENGLISH, **LLAMA2_SETTINGS))
     file = write_lines(tmp_path / "a.jsonl", texts)
-    tokenize(tmp_path, open_documents([file]), Other(tokenizer, eos_ids, adds_bos), val_fraction=fraction)
+    tokenize(tmp_path, open_documents([file]), Other(tokenizer, eos_ids, adds_bos), **split)
     data = load_dataset(tmp_path)
+    fraction = split.get("val_fraction", 0.1)
     documents = [start + tokenizer.encode(text, bos=False) + end for text in texts]
     ids = [token for document in documents for token in document]
     cut = len(data.train)
