@@ -21,7 +21,7 @@ from model.decoding.options import ModelOptions, add_model, load_network, open_m
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import UNCOUNTED
-from model.text.prepare import load_dataset, load_tokens
+from model.text.prepare import load_dataset
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey
@@ -149,7 +149,7 @@ def validation_text(checkpoint: Checkpoint, run_data: DataArgs | None) -> Text:
 def count_training_files(documents: Documents, directory: Path) -> int:
     """Count the files of ``documents`` that the run in the directory was trained on."""
     try:
-        trained_on = set(load_tokens(directory).files)
+        trained_on = set(load_dataset(directory).files)
     except ValueError:
         return 0
     return sum(os.path.realpath(path) in trained_on for path in documents.paths())

@@ -16,11 +16,11 @@ MIN_LENGTH = 64  # of a batch of conversations
 class Dataset:
     """The token ids of the training and the validation text, memory-mapped.
 
-    Texts are cut into adjacent windows. Conversations are not cut: each has a row of ``row`` tokens, padded at the end,
-    and the loss counts only some of them.
+    Texts are cut into adjacent windows. Conversations are not cut: each has a row of ``row`` tokens, padded at the end.
+    The loss counts only some of their tokens; the others are stored as ``~id``, which is negative.
     """
 
-    train: np.ndarray  # uint16 or uint32, (N,)
+    train: np.ndarray  # uint16 or uint32, or int32 of conversations, (N,)
     val: np.ndarray
     val_bytes: int  # length in UTF-8 of the text that the targets of the validation stand for
     val_tokens: int  # the targets of the validation that count
@@ -28,8 +28,7 @@ class Dataset:
     separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text
     row: int | None = None
     row_tokens: int | None = None  # without the padding, the mean of the training rows
-    train_counted: np.ndarray | None = None  # of conversations: whether the loss counts a token, bool (N,)
-    val_counted: np.ndarray | None = None
+    files: Sequence[str] = ()  # the paths of the training text
 
     @property
     def text_tokens(self) -> int:
@@ -53,14 +52,14 @@ class Dataset:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
         rows = batch_size // world_size
         first = seen + rank * rows
-        return _windows(self.train, self._starts(first, rows, context, seed), context, self.train_counted)
+        return _windows(self.train, self._starts(first, rows, context, seed), context, self.row)
 
     def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
         """The targets of the whole batch, of all ranks, that the loss counts."""
-        if self.train_counted is None:
+        if not self.row:
             return batch_size * context
         starts = self._starts(seen, batch_size, context, seed)
-        return int(self.train_counted[starts[:, None] + np.arange(1, context + 1)].sum())
+        return int((self.train[starts[:, None] + np.arange(1, context + 1)] >= 0).sum())
 
     def _starts(self, first: int, rows: int, context: int, seed: int) -> np.ndarray:
         numbers = range(first, first + rows)
@@ -88,7 +87,7 @@ class Dataset:
             yield self._val_windows(np.array([count * context]), remainder)
 
     def _val_windows(self, starts: np.ndarray, length: int) -> Batch:
-        inputs, targets = _windows(self.val, starts, length, self.val_counted)
+        inputs, targets = _windows(self.val, starts, length, self.row)
         return inputs, np.where(np.isin(targets, self.separators), UNCOUNTED, targets)
 
 
@@ -99,14 +98,12 @@ def window_start(number: int, tokens: int, context: int, seed: int, row: int | N
     to epoch, so that no token is always the first of its window. Of conversations, each row of ``row`` tokens is a
     window.
     """
-    windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
-    if row:
-        windows = tokens // row
+    # Of a text, one window fewer than fit, which leaves room for the offset
+    windows = tokens // row if row else max(1, (tokens - 1) // context - 1)
     epoch, index = divmod(number, windows)
     order, random = _shuffled(windows, seed, epoch)
-    if row:
-        return int(order[index]) * row
-    return int(order[index]) * context + random % (tokens - windows * context)
+    offset = 0 if row else random % (tokens - windows * context)
+    return int(order[index]) * (row or context) + offset
 
 
 @lru_cache(maxsize=2)  # a batch may span two epochs
@@ -119,15 +116,15 @@ def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
     return np.argsort(raw[1:], kind="stable"), int(raw[0])
 
 
-def _windows(tokens: np.ndarray, starts: np.ndarray, length: int, counted: np.ndarray | None) -> Batch:
-    places = starts[:, None] + np.arange(length + 1)  # (B, T + 1)
-    rows = tokens[places].astype(np.int64)
-    inputs, targets = rows[:, :-1], rows[:, 1:]
-    if counted is None:
+def _windows(tokens: np.ndarray, starts: np.ndarray, length: int, row: int | None) -> Batch:
+    ids = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+    inputs, targets = ids[:, :-1], ids[:, 1:]
+    if not row:
         return inputs, targets
-    counts = counted[places[:, 1:]]  # (B, T)
+    inputs = np.where(inputs < 0, ~inputs, inputs)
+    targets = np.where(targets < 0, UNCOUNTED, targets)
     # Without padding, which is most of a row if the conversations are short. Lengths are powers of two, or else
     # torch.compile would compile the step for each length.
-    used = 1 + int(np.flatnonzero(counts.any(0)).max(initial=0))
+    used = 1 + int(np.flatnonzero((targets != UNCOUNTED).any(0)).max(initial=0))
     length = max(MIN_LENGTH, 1 << (used - 1).bit_length())
-    return inputs[:, :length], np.where(counts, targets, UNCOUNTED)[:, :length]
+    return inputs[:, :length], targets[:, :length]

@@ -12,20 +12,19 @@ import io
 import json
 import os
 import re
-import warnings
 import zlib
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
-from ..cli import quantity
 from .python_docs import python_docs
 from .tokenizer import CHUNK, check_encodable, split_text
 
 JSON = (".jsonl", ".json")
 TABLES = (".csv", ".tsv")
 BLOCK = 1 << 18  # characters read at a time
+BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")  # at the beginning of a text
 MAX_FIELD = 100_000_000  # characters of a field of a CSV file
 CONVERT = (
     "save the text of a PDF, a Word document or a Parquet file as .txt or .jsonl, unpack an archive, and convert other "
@@ -81,17 +80,8 @@ def read_file(file: File, text_key: str, separator: str | None, size: int = CHUN
             yield from split_documents(read_blocks(stream, file.name), separator, size)
             return
         rows = json_rows(stream, file) if file.ending in JSON else csv_rows(stream, file, text_key)
-        skipped = 0
         for where, row in rows:
-            value = field(where, row, text_key)
-            if value is None:
-                skipped += 1
-            else:
-                yield from _chunks(split_text(value, size), starts_document=True)
-        if skipped:
-            warnings.warn(
-                f"{file.name}: {quantity(skipped, 'row')} without text under {text_key!r} skipped", stacklevel=1
-            )
+            yield from _chunks(split_text(field(where, row, text_key), size), starts_document=True)
 
 
 def split_documents(blocks: Iterable[str], separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
@@ -102,23 +92,23 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
     """
     pattern = "\0"  # is in no text: read_blocks refuses it
     if separator:
-        exact = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
-        pattern = rf"{exact}(?:(?!{exact})[^\S\n]*\n)*+"
+        pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
     rest = ""  # the document whose end has not been read, without the chunks that have been returned
     starts = True  # whether no chunk of it has been returned
+    follows = False  # whether none has, and a separator is before it
     for block in blocks:
-        # A separator at the end of the block is left, because blank lines may follow it in the next one.
-        *documents, rest = re.split(rf"{pattern}(?!\s*\Z)", rest + block)
+        *documents, rest = re.split(pattern, rest + block)
         for document in documents:
-            yield from _chunks(split_text(document.rstrip(), size), starts)
-            starts = True
-        parts = list(split_text(rest, size))
-        yield from _chunks(parts[:-2], starts)
-        starts = starts and len(parts) <= 2
-        rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
-    for document in re.split(pattern, rest):
-        yield from _chunks(split_text(document.rstrip() if separator else document, size), starts)
-        starts = True
+            text = BLANK_LINES.sub("", document) if follows else document
+            yield from _chunks(split_text(text.rstrip(), size), starts)
+            starts = follows = True
+        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
+        if len(parts) > 2:
+            yield from _chunks(parts[:-2], starts)
+            starts = follows = False
+            rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
+    text = BLANK_LINES.sub("", rest) if follows else rest
+    yield from _chunks(split_text(text.rstrip() if separator else text, size), starts)
 
 
 def _chunks(parts: Iterable[str], starts_document: bool) -> Iterator[Chunk]:
@@ -163,14 +153,14 @@ def read_blocks(stream: TextIO, name: str) -> Iterator[str]:
         yield block
 
 
-def field(where: str, row: Any, text_key: str) -> str | None:
-    """The text of a row; None if it is null. Raises ValueError if the row has no such field, or another type in it."""
+def field(where: str, row: Any, text_key: str) -> str:
+    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
     fields = row if isinstance(row, dict) else {text_key: row}
     value = fields.get(text_key)
     if isinstance(value, str):
         return check_encodable(value, where)
     if text_key in fields and value is None:
-        return None
+        return ""
     names = ", ".join(map(ascii, list(fields)[:8]))
     raise ValueError(
         f"{where} has no text under {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "

@@ -99,16 +99,6 @@ class Documents:
                 paths.append(file.path)
         return paths
 
-    def state(self) -> list[list[str | int]] | None:
-        """Path, size and times of all files, which tell whether one has changed; None for the text of a pipe."""
-        if any(file.spooled for file in self.files):
-            return None
-        found: list[list[str | int]] = []
-        for path in self.paths():
-            stat = path.stat()
-            found.append([os.path.realpath(path), stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns])
-        return found
-
 
 def open_documents(
     specs: Sequence[str | Path],

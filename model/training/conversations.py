@@ -4,22 +4,16 @@ The loss counts what the model has to write in a chat: the words of the assistan
 does not count what the template writes around them, nor the words of the user and of the system.
 """
 
-import json
-import math
-import os
 import warnings
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-from tqdm import tqdm
 
 from ..cli import quantity
-from ..cli.files import write_atomically, write_text
 from ..decoding.chat import Chat, common_prefix_length, user_message
-from ..text.prepare import IDS, META, Tokens, conversation_dtype
+from ..text.prepare import Counts, Piece, write_pieces
 from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
@@ -61,26 +55,24 @@ def examples_at(where: str, messages: Sequence[Message], chat: Chat, limit: int)
 
 
 def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Example]:
-    """Encode a conversation in at most ``limit`` tokens, usually as one example.
+    """Encode a conversation in at most ``limit`` tokens, up to the last answer that fits, usually as one example.
 
     Some templates render an answer differently once it is followed by another question: Qwen3's drops the reasoning.
     Such a conversation becomes one example for each answer, rendered as in the chat when that answer is due.
-    A conversation that is too long loses its first questions with their answers, as many as necessary. The list is
-    empty if the last question and answer alone are too long.
+    The list is empty if the first question and answer alone are too long.
     """
     ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
     answers = [encode_answer(chat, messages[:end]) for end in ends]
-    whole = answers[-1].tokens
-    if any(whole[: len(answer.tokens)] != answer.tokens for answer in answers):
-        shortened = (shorten(chat, messages[:end], limit) for end in ends)
-        return [encode_answer(chat, each) for each in shortened if each]
-    if len(whole) > limit:
-        shorter = shorten(chat, messages, limit)
-        return examples(chat, shorter, limit) if shorter else []
+    fitting = [answer for answer in answers if len(answer.tokens) <= limit]
+    if not fitting:
+        return []
+    whole = fitting[-1].tokens
+    if any(whole[: len(answer.tokens)] != answer.tokens for answer in fitting):
+        return fitting
     counted = np.zeros(len(whole), bool)
-    for answer in answers:
+    for answer in fitting:
         counted[: len(answer.tokens)] |= answer.counted
-    return [Example(whole, counted.tolist(), len(answers))]
+    return [Example(whole, counted.tolist(), len(fitting))]
 
 
 def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
@@ -104,31 +96,6 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
     return Example(tokens, counted)
 
 
-def shorten(chat: Chat, messages: Sequence[Message], limit: int) -> list[Message] | None:
-    """The conversation without its first questions and answers, so that ``limit`` tokens hold it; None if none remain.
-
-    The system message is kept.
-    """
-    while len(chat.encode(messages, add_generation_prompt=False)) > limit:
-        questions = [number for number, message in enumerate(messages) if message["role"] == "user"]
-        if len(questions) < 2:
-            return None
-        system = [message for message in messages[: questions[0]] if message["role"] == "system"]
-        messages = [*system, *messages[questions[1] :]]
-    return list(messages)
-
-
-class Counts(NamedTuple):
-    """What was written of a conversation, or in all of several."""
-
-    rows: int
-    tokens: int  # without padding
-    counted: int  # tokens that count
-    text_bytes: int  # of the words that these stand for
-    answers: int  # of the assistant
-    learnt: int  # of these
-
-
 def tokenize_conversations(
     directory: Path,
     chat: Chat,
@@ -142,66 +109,39 @@ def tokenize_conversations(
     The last ``val_fraction`` of them, or ``val_documents``, are for validation. Raises ValueError for a row of a file
     that is no conversation, and if nothing is left to train or to validate on.
     """
-    length = context + 1
-    dtype = conversation_dtype("uint16" if chat.tokenizer.vocab_size <= 1 << 16 else "uint32")
-    parts: list[list[Counts]] = []
 
-    def write(path: Path) -> None:
-        with path.open("wb") as file:
-            for source in (documents, val_documents):
-                if source:
-                    bar = tqdm(source.conversations(), unit=" conversations", desc="tokenizing", disable=None, delay=1)
-                    parts.append([write_rows(file, chat, dtype, length, *conversation) for conversation in bar])
-            file.flush()
-            os.fsync(file.fileno())
+    def encode(source: Documents) -> Iterator[Piece]:
+        answers = left_out = 0
+        for where, messages in source.conversations():
+            found = examples_at(where, messages, chat, context + 1)
+            due = sum(message["role"] == "assistant" for message in messages)
+            answers += due
+            left_out += due - sum(example.answers for example in found)
+            if found:
+                yield piece_of(found, chat.tokenizer, context + 1)
+        if left_out == answers:
+            raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
+        if left_out:
+            warnings.warn(
+                f"max_seq_len is {context}: {left_out:,} of {quantity(answers, 'answer')} are left out, because their "
+                "conversations are longer",
+                stacklevel=1,
+            )
 
-    write_atomically(directory / IDS, write)
-    if not val_documents:
-        written = parts.pop()
-        val_size = max(1, round(val_fraction * len(written)))
-        parts += [written[:-val_size], written[-val_size:]]
-    if not all(parts):
-        raise ValueError("there is one conversation, but one to train on and one to validate on are needed: give more")
-    train, val = (Counts(*(sum(column) for column in zip(*part))) for part in parts)
-    if not (train.rows and val.rows):
-        raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
-    left_out = train.answers + val.answers - train.learnt - val.learnt
-    if left_out:
-        warnings.warn(
-            f"max_seq_len is {context}: {left_out:,} of {quantity(train.answers + val.answers, 'answer')} are left "
-            "out, because their conversations are longer",
-            stacklevel=1,
-        )
-    tokens = Tokens(
-        dtype=dtype["id"].name,
-        train=train.rows * length,
-        val=train.rows * length,
-        total=(train.rows + val.rows) * length,
-        val_bytes=val.text_bytes,
-        val_tokens=val.counted,
-        documents=sum(map(len, parts)),
-        files=[os.path.realpath(path) for path in documents.paths()],
-        row=length,
-        row_tokens=math.ceil(train.tokens / train.rows),
-    )
-    write_text(directory / META, json.dumps(asdict(tokens)))
+    sources = [documents, val_documents] if val_documents else [documents]
+    write_pieces(directory, sources, encode, np.dtype(np.int32), val_fraction, row=context + 1)
 
 
-def write_rows(
-    file: IO[bytes], chat: Chat, dtype: np.dtype, length: int, where: str, messages: Sequence[Message]
-) -> Counts:
-    """Write the examples of a conversation, each in a row of ``length`` tokens, padded at the end."""
-    found = examples_at(where, messages, chat, length)
-    for example in found:
-        row = np.zeros(length, dtype)
-        row["id"][: len(example.tokens)] = example.tokens
-        row["counted"][: len(example.tokens)] = example.counted
-        file.write(row.tobytes())
-    return Counts(
-        rows=len(found),
-        tokens=sum(len(example.tokens) for example in found),
+def piece_of(found: Sequence[Example], tokenizer: Tokenizer, length: int) -> Piece:
+    """Examples of a conversation, each in a row of ``length`` tokens, padded at the end."""
+    rows = np.full((len(found), length), ~0)
+    for row, example in zip(rows, found):
+        tokens = np.array(example.tokens)
+        row[: len(tokens)] = np.where(example.counted, tokens, ~tokens)
+    counts = Counts(
+        rows.size,
+        size=sum(len(example.text(tokenizer).encode()) for example in found),
         counted=sum(sum(example.counted) for example in found),
-        text_bytes=sum(len(example.text(chat.tokenizer).encode()) for example in found),
-        answers=sum(message["role"] == "assistant" for message in messages),
-        learnt=sum(example.answers for example in found),
+        padding=rows.size - sum(len(example.tokens) for example in found),
     )
+    return rows.ravel(), counts

@@ -53,9 +53,7 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
     """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
     train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val[1:])  # the first token is never predicted
-    if dataset.train_counted is not None and dataset.val_counted is not None:
-        train = train[sampled_blocks(dataset.train_counted)]
-        val = val[sampled_blocks(dataset.val_counted[1:])]
+    train, val = train[train >= 0], val[val >= 0]  # of conversations, what the loss counts
     val = val[~np.isin(val, dataset.separators)]
     counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
     return float(-np.log(counts[val] / counts.sum()).mean())

@@ -12,7 +12,7 @@ from ..cli import instances, quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
 from ..text.dataset import Dataset
-from ..text.prepare import load_dataset, load_tokens, tokenize
+from ..text.prepare import load_dataset, tokenize
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
@@ -48,14 +48,18 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
     data, model, train, given = run.data, run.model, run.train, run.given
     if not run.resume:
         data = ranks.first(lambda: write_tokens(run, directory))
-    tokens = ranks.first(lambda: load_tokens(directory))
-    if load_tokens(directory) != tokens:
+
+    def lengths() -> list[int]:
+        dataset = load_dataset(directory)
+        return [len(dataset.train), len(dataset.val)]
+
+    if ranks.first(lengths) != lengths():
         raise ValueError(f"{directory} is not the one of the first process: put out_dir where all machines see it")
     dataset = load_dataset(directory)
     tokenizer = load_tokenizer(directory, model.vocab_size if run.resume or train.init_from else None)
     chat = Chat(directory, tokenizer) if dataset.row else None
     if not run.resume:
-        check_length(dataset, model.max_seq_len, data.val_fraction)
+        check_length(dataset, model.max_seq_len)
         if chat:
             given |= {"max_seq_len"}
             if not train.sample_prompt:
@@ -121,16 +125,14 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     return data
 
 
-def check_length(dataset: Dataset, context: int, val_fraction: float) -> None:
-    """Raise ValueError if the training text is too short for one window, or if the validation text is empty."""
+def check_length(dataset: Dataset, context: int) -> None:
+    """Raise ValueError if the training text is too short for one window."""
     tokens = len(dataset.train)
     if tokens < context + 1:
         raise ValueError(
             f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
             "give more text, or a smaller max_seq_len"
         )
-    if not dataset.val_bytes:
-        raise ValueError(f"the validation text is empty: give more text, or a val_fraction above {val_fraction}")
 
 
 def read_run_data_args(directory: Path) -> DataArgs | None:

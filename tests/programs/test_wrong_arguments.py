@@ -38,7 +38,7 @@ WRONG = [
     ("train.py text.txt --dim 32 more.txt", "unknown argument 'more.txt': did you mean --data more.txt?"),
     ("train.py missing.toml", "missing.toml does not exist"),
     ("train.py small.toml empty.txt", "empty.txt does not exist, is empty, or is neither"),
-    ("train.py small.toml one_line", "tokens long, a context of 16 needs 17"),
+    ("train.py small.toml one_line", "too short to be divided into training and validation text"),
     ("train.py small.toml latin", "latin"),
     ("train.py small.toml --data nowhere/", "nowhere/ does not exist"),
     ("train.py small.toml text.txt --dmi 64", "--dim"),

@@ -2,17 +2,19 @@
 
 import csv
 import gzip
+import io
 import json
 import os
+import re
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from text_helpers import join_chunks, read_documents
 
 from model.text.readers import split_documents
 from model.text.sources import open_documents
-from model.text.tokenizer import split_text
+from model.text.tokenizer import CHUNK, split_text
 
 
 def refusal(path, **options):
@@ -36,11 +38,7 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, endin
         assert "contains zero bytes" in refusal(file)
 
 
-def test_a_damaged_gzip_file_is_refused(tmp_path):
-    complete = gzip.compress(os.urandom(100_000).hex().encode())
-    for content in (complete[:-9], b"no gzip at all", complete[:500] + b"\0\0\0\0" + complete[504:]):
-        (tmp_path / "a.txt.gz").write_bytes(content)
-        assert "a.txt.gz is not a complete gzip file" in refusal(tmp_path / "a.txt.gz")
+NOISE = gzip.compress(os.urandom(50_000).hex().encode())
 
 
 # --- documents inside a text ------------------------------------------------------------------------------------------
@@ -49,40 +47,35 @@ SEPARATORS = st.none() | st.text("\n\ta ", min_size=1, max_size=2) | st.sampled_
 PIECES = st.sampled_from(["\n", "\n%\n", "  ", "\t", "a", "é", "two\nlines ", "%", "<|endoftext|>"])
 
 
-@given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30))
-def test_documents_are_split_at_the_separator_for_any_block_size(text, separator, block_size):
-    blocks = (text[i : i + block_size] for i in range(0, len(text), block_size))
+def taken_from(blocks):
+    while blocks:
+        yield blocks.pop()
+
+
+@given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30), st.sampled_from([1, 20]))
+def test_documents_are_split_at_the_separator_for_any_block_size(text, separator, block_size, times):
+    """Of a long document only a few chunks are held in memory, if white space in it is shorter than a chunk."""
+    text *= times
+    assume(times == 1 or not re.search(r"\s{30}", text))
+    size = CHUNK if times == 1 else 80
     first, *others = text.split(separator) if separator else [text]
     for number, document in enumerate(others):
         while document.partition("\n")[1] and not document.partition("\n")[0].strip():
             document = document.partition("\n")[2]
         others[number] = document
     expected = [document.rstrip() if separator else document for document in [first, *others]]
-    assert join_chunks(split_documents(blocks, separator)) == [document for document in expected if document]
+    remaining = [text[i : i + block_size] for i in range(0, len(text), block_size)][::-1]
+    chunks = []
+    for chunk in split_documents(taken_from(remaining), separator, size):
+        chunks.append(chunk)
+        returned = sum(len(chunk.text) for chunk in chunks)
+        assert separator or len(text) - len("".join(remaining)) - returned < 2 * size + block_size
+    assert join_chunks(chunks) == [document for document in expected if document]
 
 
 def test_a_line_end_in_the_separator_may_be_crlf():
     for separator in ("\n%\n", "\r\n%\r\n"):
         assert join_chunks(split_documents(["one\n%\ntwo\r\n%\r", "\nthree"], separator)) == ["one", "two", "three"]
-
-
-@pytest.mark.parametrize("separator", ["<|endoftext|>", None])
-@pytest.mark.parametrize("padding", range(0, 60, 7))
-def test_of_a_long_document_only_a_part_is_held_in_memory(padding, separator):
-    first, second = "\n  one two\n" * 90 + padding * "x", "three" * 190
-    text = f"{first}<|endoftext|>\n{second}\n<|endoftext|>\nfour"
-    consumed = 0
-
-    def blocks():
-        nonlocal consumed
-        for start in range(0, len(text), 10):
-            consumed += 1
-            yield text[start : start + 10]
-
-    chunks = split_documents(blocks(), separator, size=64)
-    beginning = next(chunks)
-    assert consumed < 20
-    assert join_chunks([beginning, *chunks]) == ([first.rstrip(), second, "four"] if separator else [text])
 
 
 @pytest.mark.parametrize(
@@ -109,41 +102,42 @@ def test_a_text_is_cut_between_words_and_a_run_of_spaces_is_not_cut():
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-STORIES = ['A rope,\nlong and "thin".', "日本 😀", "", "a mile of rope " * 10_000, "the end\r\n"]
-EXPECTED = [story for story in STORIES if story]
+TEXTS = st.text('"a, \n') | st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.just("rope " * 50_000)
 
 
-@pytest.mark.parametrize(("name", "line_end"), [("a.csv", "\r\n"), ("A.CSV.GZ", "\n")])
-def test_documents_are_a_column_of_a_csv_file(tmp_path, name, line_end):
-    file = tmp_path / name
-    with file.open("w", newline="", encoding="utf-8-sig") as opened:
-        rows = csv.writer(opened, lineterminator=line_end)
-        rows.writerow(["id", "story", "two\nlines", "text"])
-        rows.writerows([number, story, "x", f"no {number}"] for number, story in enumerate(STORIES))
-    if name.endswith(".GZ"):
-        file.write_bytes(gzip.compress(file.read_bytes()))
-    assert read_documents(file, text_key="story") == EXPECTED
-    assert read_documents(tmp_path) == read_documents(file) == ["no 0", "no 1", "no 2", "no 3", "no 4"]
+def rows_of(name, texts):
+    """The content of a file with these texts: in CSV and TSV in the second column, and null for an empty one."""
+    name = name.lower().removesuffix(".gz")
+    if name.endswith(".csv"):
+        stream = io.StringIO()
+        rows = [["two\nlines", "text", "id"], *([number, text, "x"] for number, text in enumerate(texts))]
+        options = {"lineterminator": "\n", "quoting": csv.QUOTE_ALL} if name == "b.csv" else {}
+        csv.writer(stream, **options).writerows(rows)
+        return stream.getvalue()
+    if name.endswith(".tsv"):
+        return "\n".join(["id\ttext", *(f"1\t{text}" if text else "1" for text in texts)])
+    rows = [*({"text": text or None, "n": [1, {}]} for text in texts), *texts]
+    return "\n" + (json.dumps(rows, indent=2) if name == "array.json" else "\r\n\n".join(map(json.dumps, rows)))
 
 
-FIELDS = st.text('"a, ', min_size=1) | st.text(st.characters(exclude_characters="\t\r\n\0", codec="utf-8"), min_size=1)
+@pytest.mark.parametrize(
+    "name", ["a.csv", "B.CSV.GZ", "a.tsv", "array.json", "array.json.gz", "a.json", "A.JSONL", "a.jsonl.gz"]
+)
+@given(st.lists(TEXTS, max_size=5))
+def test_documents_are_the_texts_of_rows(tmp_path_factory, name, texts):
+    """A quote in TSV is text, and there are no line ends in a field. Empty texts and null are left out."""
+    if name == "a.tsv":
+        texts = [re.sub(r"[\t\r\n]", "", text) for text in texts]
+    file = tmp_path_factory.mktemp("rows") / name
+    raw = ("\ufeff" + rows_of(name, texts)).encode()
+    file.write_bytes(gzip.compress(raw) if name.lower().endswith(".gz") else raw)
+    expected = [text for text in texts if text]
+    assert read_documents(file) == (expected if "sv" in name.lower() else expected * 2)
 
 
-@given(st.lists(FIELDS, min_size=1))
-def test_a_quote_in_a_tsv_file_is_text(tmp_path_factory, texts):
-    file = tmp_path_factory.mktemp("tsv") / "a.tsv"
-    lines = ["id\ttext", *(f"{number}\t{text}" for number, text in enumerate(texts))]
-    file.write_bytes("".join(f"{line}\n" for line in lines).encode())
-    assert read_documents(file) == texts
-
-
-@pytest.mark.parametrize("name", ["array.json", "array.json.gz", "a.json", "A.JSONL", "a.jsonl.gz"])
-def test_documents_are_the_objects_or_strings_of_json(tmp_path, name):
-    for rows in (STORIES, [{"text": story, "n": [1, {}]} for story in STORIES]):
-        content = json.dumps(rows, indent=2) if "array" in name else "\r\n\n".join(map(json.dumps, rows))
-        raw = ("\ufeff \n" + content).encode()
-        (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith(".gz") else raw)
-        assert read_documents(tmp_path / name) == EXPECTED
+def test_the_text_key_is_a_column(tmp_path):
+    (tmp_path / "a.csv").write_text("id,story\n1,A rope.", encoding="utf-8")
+    assert read_documents(tmp_path / "a.csv", text_key="story") == ["A rope."]
 
 
 def test_in_a_file_with_any_other_ending_json_is_text(tmp_path):
@@ -151,36 +145,7 @@ def test_in_a_file_with_any_other_ending_json_is_text(tmp_path):
     assert read_documents(tmp_path / "a.md") == ['{"text": "x"}\n{"text": "y"}\n']
 
 
-@pytest.mark.parametrize(
-    ("row", "fields"),
-    [
-        ({"messages": [{"role": "user", "content": "A rope?"}]}, "'messages'"),
-        ({"text": ["a", "b"], "id": "x"}, "'text', 'id'"),
-        ({"instruction": "Say hi", "output": "Hi"}, "'instruction', 'output'"),
-        (3, "'text'"),
-    ],
-)
-@pytest.mark.parametrize("name", ["a.jsonl", "a.json"])
-def test_a_row_without_a_text_says_what_it_has(tmp_path, row, fields, name):
-    rows = [{"text": "good"}, row]
-    content = json.dumps(rows) if name == "a.json" else "\n".join(map(json.dumps, rows))
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    place = f"{tmp_path / name}{', element ' if name == 'a.json' else ':'}2"
-    assert refusal(tmp_path / name).startswith(
-        f"{place} has no text under 'text': give text_key one of its fields, {fields}, or write a conversation as {{"
-    )
-
-
-@pytest.mark.parametrize("name", ["a.jsonl", "a.csv", "a.tsv"])
-def test_rows_with_null_are_skipped_and_counted(tmp_path, name):
-    if name.endswith("sv"):
-        mark = "\t" if name == "a.tsv" else ","
-        content = "".join(f"{mark.join(row)}\n" for row in (["id", "text"], ["1", "one"], ["2"], ["3", "three"]))
-    else:
-        content = '{"text": "one"}\n{"text": null}\n{"text": "three"}\n'
-    (tmp_path / name).write_text(content, encoding="utf-8")
-    with pytest.warns(UserWarning, match=rf"{name}: 1 row without text under 'text' skipped$"):
-        assert read_documents(tmp_path / name) == ["one", "three"]
+NO_TEXT = "has no text under 'text': give text_key one of its fields,"
 
 
 @pytest.mark.parametrize(
@@ -193,8 +158,18 @@ def test_rows_with_null_are_skipped_and_counted(tmp_path, name):
         ("a.json", '["x", "y', "a.json is not valid JSON"),
         ("a.json", '["x", "\\ud800"]', "a.json, element 2 is not UTF-8"),
         ("a.json", '{\n"a": 1\n}\n', "a.json:1 is not valid JSON"),
+        (
+            "a.json",
+            '["x", {"text": ["a", "b"], "id": "x"}]',
+            f"a.json, element 2 {NO_TEXT} 'text', 'id', or write a con",
+        ),
+        ("a.json", '["x", 3]', f"a.json, element 2 {NO_TEXT} 'text', or"),
+        ("a.jsonl", '"x"\n{"messages": []}', f"a.jsonl:2 {NO_TEXT} 'messages', or"),
         ("a.jsonl", '{"text": "good"}\n\n{"text": "cut\n', "a.jsonl:3 is not valid JSON"),
         ("a.jsonl", b'{"text": "good"}\n{"text": "\xe9"}\n', "a.jsonl is not UTF-8 text: byte 27 is 0xe9"),
+        ("a.txt.gz", b"no gzip at all", "a.txt.gz is not a complete gzip file"),
+        ("a.txt.gz", NOISE[:-9], "a.txt.gz is not a complete gzip file"),
+        ("a.txt.gz", NOISE[:500] + b"\0\0\0\0" + NOISE[504:], "a.txt.gz is not a complete gzip file"),
     ],
 )
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):

@@ -1,6 +1,7 @@
 """Training on conversations: which tokens count, how they are packed, and what a trained model answers."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from functools import partial
@@ -19,7 +20,6 @@ from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
-from model.text.dataset import UNCOUNTED
 from model.text.prepare import load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.conversations import examples
@@ -30,7 +30,7 @@ from model.training.trainer import Trainer
 from model.weights import load_model, load_tokenizer
 
 ANSWER = "{% generation %}{{ message.content }}<|eot_id|>{% endgeneration %}"
-# In the styles of five families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
+# In the styles of four families, with the assistant's part marked for transformers. <|eot_id|> ends a turn in all.
 LLAMA2 = """{{ bos_token }}{% for message in messages %}{% if message.role == 'user' %}\
 [INST] {{ message.content }} [/INST] {% elif message.role == 'assistant' %}ANSWER{% else %}\
 <<SYS>>{{ message.content }}<</SYS>>{% endif %}{% endfor %}"""
@@ -46,11 +46,7 @@ You are a helpful assistant.<|eot_id|>
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
 {% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant
 {% endif %}"""
-ZEPHYR = """{% for message in messages %}<|{{ message.role }}|>
-{% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
-{% endfor %}{% if add_generation_prompt %}<|assistant|>
-{% endif %}"""
-STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML, "zephyr": ZEPHYR}
+STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML}
 # Qwen3's, shortened: the thinking of earlier answers is left out.
 QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
     "{{ message.content }}<|eot_id|>{% endgeneration %}",
@@ -62,7 +58,7 @@ TALK = [
     {"role": "user", "content": "What is a rope? <|eot_id|> assistant"},
     {"role": "assistant", "content": "  A rope is 49 yards.\n"},
     {"role": "user", "content": "And two?"},
-    {"role": "assistant", "content": "98 yards, user."},
+    {"role": "assistant", "content": "98 yards, user.<|eot_id|>"},
 ]
 
 
@@ -88,26 +84,17 @@ def chat_of(tokenizer_directory, tmp_path):
 
 @pytest.mark.parametrize("style", STYLES)
 def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style):
-    """Except that transformers takes the name of a control token in a message for that token."""
+    """Except that transformers takes the name of a control token in a message for that token, unless it has a space."""
     chat, directory = chat_of(STYLES[style])
     reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    talk = [message | {"content": message["content"].replace("<|eot_id|>", "")} for message in TALK]
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALK]
     expected = reference.apply_chat_template(talk, return_assistant_tokens_mask=True, return_dict=True)
-    (found,) = examples(chat, talk, 1000)
+    (found,) = examples(chat, TALK, 1000)
     length = len(found.tokens)  # without what the template writes after the last answer
     assert found.tokens == expected["input_ids"][:length]
     assert found.counted == [bool(mark) for mark in expected["assistant_masks"][:length]]
     assert not any(expected["assistant_masks"][length:])
     assert found.text(chat.tokenizer).split() == (talk[2]["content"] + talk[4]["content"]).split()
-
-
-def test_the_name_of_a_control_token_in_a_message_does_not_end_it(chat_of):
-    chat, _ = chat_of(STYLES["llama3"])
-    (found,) = examples(chat, TALK, 1000)
-    counted = [token for token, counts in zip(found.tokens, found.counted) if counts]
-    text = chat.tokenizer.decode(counted)
-    assert text.replace(" ", "").replace("\n", "") == "Aropeis49yards.98yards,user."
-    assert sum(token in chat.tokenizer.eos_ids for token in counted) == 2
 
 
 def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of, transformers):
@@ -127,12 +114,12 @@ def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answe
         assert marked[-len(counted) :] == counted
 
 
-def test_a_long_conversation_loses_its_first_turns_and_keeps_the_system_message(chat_of):
+def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
     chat, _ = chat_of(STYLES["llama3"])
-    (whole,) = examples(chat, TALK, 1000)
-    (shorter,) = examples(chat, TALK, len(whole.tokens) - 1)
-    assert shorter == examples(chat, [TALK[0], *TALK[3:]], 1000)[0]
-    assert examples(chat, TALK, len(shorter.tokens) - 1) == []
+    (whole,), (first,) = examples(chat, TALK, 1000), examples(chat, TALK[:3], 1000)
+    assert examples(chat, TALK, len(whole.tokens)) == [whole]
+    assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
+    assert examples(chat, TALK, len(first.tokens) - 1) == []
 
 
 def test_a_template_that_never_ends_an_answer_is_refused(chat_of):
@@ -192,38 +179,6 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
         assert text.strip() == answer["content"]
 
 
-def test_the_first_validation_equals_a_plain_loop_over_transformers(tmp_path, transformers):
-    write_chats(tmp_path / "chats.jsonl", system=True)
-    directory = tmp_path / "run"
-    _, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=1, val_fraction=0.5)
-    trainer.validate()
-    reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
-    data = load_dataset(directory)
-    nats, count = 0.0, 0
-    for start in range(0, len(data.val), data.row):
-        ids = torch.tensor(data.val[start : start + data.row].astype(np.int64))
-        counted = torch.tensor(data.val_counted[start : start + data.row])
-        losses = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
-        nats += losses[counted[1:]].sum().item()
-        count += counted[1:].sum().item()
-    assert trainer.progress.val_loss == pytest.approx(nats / count, rel=1e-4)
-    assert data.val_tokens == count
-
-
-def test_tokens_that_do_not_count_give_no_gradient(tmp_path):
-    write_chats(tmp_path / "chats.jsonl")
-    _, trainer = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_steps=1)
-    inputs, targets = trainer.dataset.batch(0, batch_size=1, context=64, seed=0)
-    assert (targets == UNCOUNTED).any()
-    hidden = trainer.model.tok_embeddings(torch.from_numpy(inputs)).detach().requires_grad_()
-    trainer.model.tok_embeddings.register_forward_hook(lambda *_: hidden)
-    trainer.loss.eval()
-    last = int(np.flatnonzero(targets[0] != UNCOUNTED)[-1])
-    trainer.loss(torch.from_numpy(inputs), torch.from_numpy(targets)).backward()
-    assert (hidden.grad[0, : last + 1].abs().sum(-1) > 0).all()  # earlier ones are read by those that count
-    assert (hidden.grad[0, last + 1 :] == 0).all()
-
-
 def batches_of(directory: Path, settings: dict, ranks: Ranks) -> None:
     _, model, train = instances(settings, *SETTINGS_CLASSES)
     dataset = load_dataset(directory)
@@ -261,37 +216,57 @@ def test_the_run_says_how_many_answers_were_left_out(tmp_path):
         prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
 
 
+ROWS = [{"messages": [user_message("Hi"), TALK[2]]}] * 2
+
+
 @pytest.mark.parametrize(
     ("row", "complaint"),
     [
-        ({"messages": []}, "3 has no message of the assistant"),
-        ({"messages": [user_message("Hi")]}, "3 has no message of the assistant"),
-        ({"messages": [{"role": "tool", "content": "x"}, TALK[2]]}, '3, message 1 has the role "tool": give one of'),
-        (
-            {"messages": [user_message("Hi"), {"role": "assistant", "content": None}]},
-            "message 2 has null as its content",
-        ),
-        ({"text": "a text"}, "3 has no list of messages"),
+        ({"messages": []}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [user_message("Hi")]}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, 'a.jsonl:3, message 1 has the role "tool": give one of'),
+        ({"messages": [TALK[1], {"role": "assistant"}]}, "a.jsonl:3, message 2 has null as its content: give a text"),
+        ({"text": "a text"}, "a.jsonl:3 has no list of messages, but the first row has one: correct or remove it"),
+        ({"messages": [*TALK, *TALK[1:]]}, "a.jsonl:3: the chat template of"),
     ],
 )
-def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(tmp_path, row, complaint):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    lines = [*({"messages": each} for each in rows[:2]), row, *({"messages": each} for each in rows[2:])]
-    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(chat_of, tmp_path, row, complaint):
+    """Or one that the template refuses."""
+    raises = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
+    chat_of(STYLES["llama3"].replace("{% for message in messages %}", "{% for message in messages %}" + raises))
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*ROWS, row, *ROWS])), encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl")
+        prepared(tmp_path / "run", tmp_path / "a.jsonl", tokenizer=str(tmp_path))
 
 
-def test_conversations_and_texts_are_not_mixed(tmp_path):
+@pytest.mark.parametrize(
+    ("settings", "complaint"),
+    [
+        ({"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
+        ({"val_data": ("b.txt",)}, "of data and val_data one holds conversations and the other texts"),
+        ({"doc_separator": "%"}, "doc_separator is '%', but the data are conversations: leave it out"),
+        ({"max_seq_len": 16}, "no conversation fits into a context of 16 tokens: give a larger max_seq_len"),
+    ],
+)
+def test_settings_that_do_not_fit_conversations_are_refused(tmp_path, monkeypatch, settings, complaint):
+    monkeypatch.chdir(tmp_path)
+    write_chats(Path("a.jsonl"))
+    Path("b.txt").write_text("A text.", encoding="utf-8")
+    with pytest.raises(ValueError, match=re.escape(complaint)):
+        prepared(tmp_path / "run", Path("a.jsonl"), **{"tokenizer": "char", **settings})
+
+
+@pytest.mark.parametrize(("context", "prompt"), [(64, "Say one!"), (48, "")])
+def test_the_first_question_that_fits_is_the_prompt_of_the_samples(tmp_path, context, prompt):
     write_chats(tmp_path / "chats.jsonl")
-    (tmp_path / "text.txt").write_text("A text.", encoding="utf-8")
-    data = (str(tmp_path / "chats.jsonl"), str(tmp_path / "text.txt"))
-    with pytest.raises(ValueError, match=r"chats.jsonl holds conversations, .*text.txt texts: give files of one kind"):
-        prepared(tmp_path / "run", tmp_path, data=data)
+    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=context, tokenizer="char")
+    assert run.train.sample_prompt == prompt
 
 
-def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
-    write_chats(tmp_path / "chats.jsonl")
+def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_over_transformers(
+    tmp_path, transformers, capsys
+):
+    rows = write_chats(tmp_path / "chats.jsonl", system=True)
     directory = tmp_path / "run"
     run, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=2, val_fraction=0.5)
     trainer.run()
@@ -299,61 +274,28 @@ def test_a_resumed_run_and_evaluate_count_the_same_tokens(tmp_path, capsys):
     opened, text = prepare_text(replace(run, resume=True), directory, Ranks())
     assert text.chat
     assert opened == replace(run, resume=True)
-    assert run.model.max_seq_len == 64
-    validation = json.loads((directory / "metrics.jsonl").read_text(encoding="utf-8").splitlines()[-1])
 
-    last = (tmp_path / "chats.jsonl").read_text(encoding="utf-8").splitlines()[6:]
-    (tmp_path / "last.jsonl").write_text("\n".join(last), encoding="utf-8")
-    for arguments in ([directory], [directory, "--data", tmp_path / "last.jsonl"]):
+    reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    losses = []
+    for row in text.dataset.val.reshape(6, 65):
+        stored = torch.tensor(row).long()
+        counted, ids = stored >= 0, torch.where(stored < 0, ~stored, stored)
+        nats = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
+        losses += nats[counted[1:]].tolist()
+    assert text.dataset.val_tokens == len(losses)
+    size = sum(len(row[-1]["content"]) for row in rows[6:])
+    expected = {"nats_per_token": np.mean(losses), "bits_per_byte": sum(losses) / math.log(2) / size}
+
+    (tmp_path / "last.jsonl").write_text("\n".join(json.dumps({"messages": row}) for row in rows[6:]), encoding="utf-8")
+    command = [directory, "--data", tmp_path / "last.jsonl"]
+    for arguments in ([directory], command, command):
         assert run_in_process(evaluate.main, "evaluate.py", *arguments, "--json") == 0
         total = json.loads(capsys.readouterr().out.splitlines()[-1])
-        assert total["nats_per_token"] == pytest.approx(validation["val_loss"], rel=1e-5)
-        assert total["bits_per_byte"] == pytest.approx(validation["val_bits_per_byte"], rel=1e-5)
-        assert total["tokens"] == text.dataset.val_tokens
-
-
-def test_what_a_template_refuses_is_refused_with_its_place(tmp_path):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    twice = [rows[0][0], rows[0][0], rows[0][1]]
-    content = "\n".join(json.dumps({"messages": each}) for each in [*rows, twice])
-    (tmp_path / "chats.jsonl").write_text(content, encoding="utf-8")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl")
-    template = "{% for m in messages %}{% if m.role == 'user' and loop.index0 % 2 %}{{ raise_exception('alternate') }}"
-    template += (
-        "{% endif %}{{ m.role + m.content + eos_token }}{% endfor %}{% if add_generation_prompt %}assistant{% endif %}"
-    )
-    (tmp_path / "run" / "chat_template.jinja").write_text(template, encoding="utf-8")
-    with pytest.raises(ValueError, match=r"chats.jsonl:13: the chat template of .* fails: TemplateError: alternate"):
-        prepared(tmp_path / "other", tmp_path / "chats.jsonl", tokenizer=str(tmp_path / "run"))
-    assert run.train.sample_prompt == "Say one!"
-
-
-def test_a_question_that_does_not_fit_is_no_sample(tmp_path):
-    rows = write_chats(tmp_path / "chats.jsonl")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=48, tokenizer="char")
-    assert rows
-    assert run.train.sample_prompt == ""
-
-
-def test_evaluate_scores_a_model_without_a_template_with_the_plain_one(tmp_path, capsys):
-    """As the first validation of its fine-tuning does. A note says if the model was trained on the file."""
-    chats = tmp_path / "chats.jsonl"
-    write_chats(chats)
-    run, trainer = prepared(tmp_path / "run", chats, max_steps=1)
-    trainer.run()
-    begin(run, tmp_path / "run")
-    command = [tmp_path / "run", "--data", chats, "--json"]
-    assert run_in_process(evaluate.main, "evaluate.py", *command) == 0
-    shown = capsys.readouterr()
-    assert "was trained on 1 of the 1 file" in shown.err
-    (tmp_path / "run" / "chat_template.jinja").unlink()
-    assert run_in_process(evaluate.main, "evaluate.py", *command) == 0
-    assert capsys.readouterr().out == shown.out
+        assert {name: total[name] for name in expected} == pytest.approx(expected, rel=1e-4)
+        assert total["tokens"] == len(losses)
+        if arguments is command:  # the second time, the model has no template, and gets the plain one
+            (directory / "chat_template.jinja").unlink(missing_ok=True)
     assert run_in_process(evaluate.main, "evaluate.py", *command, "--stride", "3") == 2
     assert "stride and doc_separator are for texts" in capsys.readouterr().err
-
-
-def test_a_separator_is_refused(tmp_path):
-    write_chats(tmp_path / "chats.jsonl")
-    with pytest.raises(ValueError, match="doc_separator is '%', but the data are conversations: leave it out"):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl", doc_separator="%")
+    trainer.validate()
+    assert trainer.progress.val_loss == pytest.approx(expected["nats_per_token"], rel=1e-4)
