@@ -16,7 +16,7 @@ from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device
+from .distributed import Ranks, local_device, whole_model
 from .estimate import count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
@@ -89,7 +89,7 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = trainer.whole_model()  # every process must call it
+        model = whole_model(trainer.model, trainer.ranks)  # every process must call it
         if model is None:
             return
         step, prompt = trainer.progress.step, self.text.prompt

@@ -23,9 +23,8 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import Checkpoint
 from ..weights.checkpoint import check_savable, save_model
-from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, gather_model, local_device, parallelize, set_gradient_sync, unsharded
+from .distributed import Ranks, local_device, parallelize, set_gradient_sync, unsharded, whole_model
 from .evaluation import bits_per_byte, validation_loss
 from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
@@ -54,12 +53,15 @@ class Trainer:
     ) -> None:
         """``resume`` continues from the state in ``directory``; if there is none, the run begins again at step 0."""
         self.ranks = ranks or Ranks()
-        saved = self.ranks.first(lambda: read_progress(directory)) if resume and directory else None
+        saved = read_progress(directory) if resume and directory else None
         self.model = model
         self.dataset = dataset
         self.args = args
         self.directory = directory
         self.progress = saved or Progress()
+        [steps] = self.ranks.gather(self.progress.step)
+        if len(set(steps)) > 1:
+            raise ValueError(f"{directory} differs between machines: put out_dir where all of them see it")
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
         self.saved_step = self.progress.step
@@ -88,7 +90,7 @@ class Trainer:
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
-            load_state(directory, model, self.optimizers, self.ranks)
+            load_state(directory, model, self.optimizers)
         if directory and self.ranks.is_first:
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
@@ -183,7 +185,7 @@ class Trainer:
         progress.val_loss = loss
         if progress.best_val_loss is None or loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = self.whole_model()
+            best = whole_model(self.model, self.ranks)
             if best is not None:
                 save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
@@ -191,12 +193,6 @@ class Trainer:
     def validation_loss(self) -> float:
         with self.autocast:
             return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
-
-    def whole_model(self) -> Transformer | None:
-        """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""
-        if self.sharded:
-            return gather_model(self.model, self.ranks)
-        return self.model if self.ranks.is_first else None
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
@@ -235,13 +231,11 @@ def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
     If ``directory`` has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
-    weights are on the CPU of the first process, and the trainer shards them.
+    weights are on the CPU, because no GPU may have room for all of them.
     """
-    shards = run.train.fsdp and ranks.world_size > 1
-    if shards and not ranks.is_first:
-        return make_network(run.network, run.model)  # without weights
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
         model.load_state_dict(Checkpoint(source).model(network=run.network).state_dict())
-    return model if shards else model.to(local_device(run.train.device, ranks))
+    is_sharded = run.train.fsdp and ranks.world_size > 1
+    return model if is_sharded else model.to(local_device(run.train.device, ranks))
