@@ -105,7 +105,7 @@ WRONG = [
     ("evaluate.py run --stride 3", "cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --data empty.txt", "empty.txt does not exist, is empty, or"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
-    (f"evaluate.py run --data text.txt --stride {2**63}", "give a whole number, below 2**63"),
+    (f"evaluate.py run --data text.txt --stride {2**63}", "give a whole number of at least 1, below 2**63"),
     ("evaluate.py nan --data text.txt", "nan: layers.0.attention.wq.weight contains NaN"),
     ("evaluate.py run text.txt", "did you mean --data text.txt?"),
     ("convert.py nowhere x --to hf", "nowhere does not exist"),
