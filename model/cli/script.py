@@ -42,24 +42,12 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
-class IgnoringErrors(io.RawIOBase):
-    """Writes to ``stream`` and ignores errors: a full disk, or a pipe without a reader."""
-
-    def __init__(self, stream: io.RawIOBase) -> None:
-        self.stream = stream
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
+class IgnoringErrors(io.FileIO):
+    """A file whose write errors are ignored: a full disk, or a pipe without a reader."""
 
     def write(self, data: Any) -> int:
         try:
-            return self.stream.write(data) or 0
+            return super().write(data)
         except OSError:
             return len(data)
 
@@ -83,10 +71,10 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     use_available_cores()
     stderr = sys.__stderr__
-    if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
-        # Not its descriptor: a console of Windows takes bytes in another encoding there.
-        raw: Any = getattr(stderr.buffer, "raw", stderr.buffer)  # the second with PYTHONUNBUFFERED
-        sys.stderr = io.TextIOWrapper(io.BufferedWriter(IgnoringErrors(raw)), stderr.encoding, line_buffering=True)
+    # Not if a test has replaced it, and not a terminal: that of Windows takes bytes in another encoding.
+    if stderr is not None and sys.stderr is stderr and not stderr.isatty():
+        file = IgnoringErrors(stderr.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), stderr.encoding, line_buffering=True)
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:  # closed, for example by ``>&-``
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends
