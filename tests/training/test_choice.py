@@ -11,7 +11,7 @@ from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs
 from model.training import choice
-from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_size, plan
+from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_model, plan
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
@@ -38,9 +38,7 @@ def chosen(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "measure_speed", lambda run, model, *_: speed / seconds_per_token(model))
         patch.setattr("model.cli.machine.free_memory", lambda device: memory)
-        if run.has_size:
-            return plan(run, run.model, speed / seconds_per_token(run.model), text, ranks)
-        return choose_size(run, text, ranks)[0]
+        return choose_model(run, text, ranks)[0]
 
 
 def planned_for(tokens: float, text_tokens: int = 10**12, processes: int = 1, **settings) -> Run:
