@@ -54,19 +54,17 @@ class Console:
         has no effect, because all must stop after the same step.
         """
         trainer = self.trainer
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop_after_step(number: int, frame: FrameType | None) -> None:
             trainer.stop_signal = number
             if trainer.ranks.world_size == 1:
-                signal.signal(number, previous[signal.Signals(number)])
+                signal.signal(number, signal.default_int_handler)
 
-        for number in previous:
-            signal.signal(number, stop_after_step)
+        previous = {number: signal.signal(number, stop_after_step) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             with self.bar, explain_out_of_memory("lower --micro_batch_size, or train a smaller model", trainer.device):
                 yield
-        finally:
+        finally:  # the handlers refer to DDP, which must be freed before its process group
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
