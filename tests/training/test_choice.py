@@ -91,22 +91,12 @@ def test_on_a_small_text_the_run_ends_after_some_passes(passes, settings):
     tokens = run.train.max_steps * run.train.batch_size * run.model.max_seq_len
     assert tokens == pytest.approx(passes * 50_000, rel=0.05)
     assert chosen(30_000_000, minutes=1.0, **settings).train.max_steps is None
-
-
-def test_a_size_by_hand_takes_all_of_the_minutes():
-    assert chosen(30_000, speed=20, dim=96, n_layers=3).train.max_steps is None
+    assert chosen(30_000, speed=20, dim=96, n_layers=3).train.max_steps is None, "a size by hand takes all minutes"
 
 
 def test_only_models_that_fit_into_the_memory_are_chosen():
     unlimited = place(chosen(20_000_000, speed=1000))
     assert 0 < place(chosen(20_000_000, speed=1000, memory=600 * 10**6)) < unlimited
-
-
-def test_minutes_leave_open_what_is_not_given_except_when_resuming():
-    run = make_run(minutes=2.0, dim=64, batch_size=4)
-    assert run.needs_choice
-    assert not dataclasses.replace(run, resume=True).needs_choice
-    assert not make_run(max_steps=100).needs_choice
 
 
 @pytest.mark.parametrize("tokens_per_second", [5.0, 150.0, 4000.0, 10**6])

@@ -92,8 +92,8 @@ def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line
 
 @pytest.mark.parametrize(
     "foreign",
-    ["step 1 was fine\n", "[1]\n", '{"step": [1]}\n', '{"step": 1}\n{"st\n{"step": 3}\n', "[" * 99_999 + "\n"],
-    ids=["text", "list", "step", "line", "deep"],
+    ["step 1 was fine\n", "[1]\n", '{"step": [1]}\n', "[" * 99_999 + "\n"],
+    ids=["text", "list", "step", "deep"],
 )
 def test_a_file_that_is_not_a_metrics_file_is_reported_and_left_unchanged(tmp_path, foreign):
     path = tmp_path / "metrics.jsonl"
