@@ -34,7 +34,6 @@ WRONG = [
     ("train.py nowhere.txt", "nowhere.txt does not exist"),
     ("train.py small.toml small.toml", "small.toml and small.toml are two configs"),
     ("train.py run", "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
-    ("train.py --resume run --out_dir x", "x and run are two runs"),
     ("train.py text.txt --dim 32 more.txt", "unknown argument 'more.txt': did you mean --data more.txt?"),
     ("train.py missing.toml", "missing.toml does not exist"),
     ("train.py small.toml empty.txt", "empty.txt does not exist, is empty, or is neither"),
