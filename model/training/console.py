@@ -11,7 +11,7 @@ from types import FrameType
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, quantity
-from ..cli.machine import free_memory, pick_dtype, readable_size
+from ..cli.machine import pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
@@ -120,8 +120,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
     peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
-    free = free_memory(device)
-    room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
@@ -139,7 +137,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     rows = {
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
-        "memory": f"about {readable_size(peak)} at the peak{room}",
+        "memory": f"about {readable_size(peak)} at the peak",
         "text": f"{quantity(data.text_tokens, 'token')} to train on, {share:.1%} of all for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
