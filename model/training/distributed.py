@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,6 @@ from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
-
-if TYPE_CHECKING:  # importing it takes 0.4 seconds, which one process need not wait for
-    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -169,7 +166,7 @@ def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 
 
 @torch.no_grad()
-def copy_whole(target: Tensor, whole: Tensor) -> None:
+def copy_whole(target: Any, whole: Tensor) -> None:
     """Copy ``whole`` to ``target``, or if that is sharded, to each process its rows."""
     if is_sharded(target):
         from torch.distributed.tensor import distribute_tensor
@@ -183,11 +180,11 @@ def copy_whole(target: Tensor, whole: Tensor) -> None:
     target.copy_(whole)
 
 
-def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
+def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def unsharded(tensor: Tensor) -> Tensor:
+def unsharded(tensor: Any) -> Tensor:
     """The whole of ``tensor``, which may be sharded. Every process must call it."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 

@@ -128,15 +128,6 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
     assert steps("runs/small") == [1, 2, 3, 4]
 
 
-def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
-    for directory in ("runs/small", "runs/small-2"):
-        assert f"directory      {directory}\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
-    os.utime("runs/small/config.toml", (1e9, 1e9))
-    err = stderr_of(capsys, "--resume", "--max_steps", "6")
-    assert "runs/small-2" in err
-    assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
 def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(capsys, monkeypatch, spec):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
