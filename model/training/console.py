@@ -74,7 +74,7 @@ class Console:
         parts = [f"step {progress.step:,}"]
         if "train_loss" in measured:  # not in a validation before the first step
             parts += [f"loss {measured['train_loss']:.3f}", f"{measured['tokens_per_second']:,.0f} tokens/s"]
-        if progress.val_loss is not None:
+        if progress.val_loss < math.inf:
             parts.append(f"validation {progress.val_loss:.3f}")
         self.bar.postfix = ", ".join(parts)
         self.bar.update(min(trainer.fraction_done, 1.0) - self.bar.n)
@@ -164,8 +164,6 @@ def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Datase
 def summary(trainer: Trainer, text: Text) -> str:
     """The result of the run, its directory, and the next command."""
     progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
-    assert last is not None  # a run ends with a validation
-    assert best is not None
     context = trainer.model.args.max_seq_len
     tokens = progress.tokens * trainer.dataset.window_tokens(context) // context
     rows = {

@@ -6,6 +6,7 @@ none of its writers replaces the previous state atomically.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -33,8 +34,8 @@ class Progress:
     tokens: int = 0
     train_seconds: float = 0.0  # training steps only
     wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float | None = None
-    best_val_loss: float | None = None
+    val_loss: float = math.inf  # before the first validation
+    best_val_loss: float = math.inf
     best_step: int = 0
 
 

@@ -64,7 +64,6 @@ class Trainer:
             raise ValueError(f"{directory} differs between machines: put out_dir where all of them see it")
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
-        self.saved_step = self.progress.step
         # Set this in any process to a signal number to end the run after the current step and its validation
         self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
@@ -73,8 +72,8 @@ class Trainer:
         self.sharded = args.fsdp and self.ranks.world_size > 1
         self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)  # of matrix products: float32 or bfloat16
-        uses_autocast = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=uses_autocast)
+        autocasts = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=autocasts)
 
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
@@ -110,7 +109,7 @@ class Trainer:
         self.start = self.clock() - self.progress.wall_seconds
         # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
         # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
-        never_validated = self.directory is not None and self.progress.best_val_loss is None
+        never_validated = self.directory is not None and self.progress.best_val_loss == math.inf
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
             yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
         while self.fraction_done < 1 and not self.stopped_by:
@@ -183,7 +182,7 @@ class Trainer:
         loss = self.validation_loss()
         self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
-        if progress.best_val_loss is None or loss < progress.best_val_loss:
+        if loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
             best = whole_model(self.model, self.ranks)
             if best is not None:
@@ -198,7 +197,7 @@ class Trainer:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
         if not math.isfinite(value):
             raise ValueError(
-                f"step {self.progress.step}: {message}; {self.directory} keeps the state of step {self.saved_step}: "
+                f"step {self.progress.step}: {message}; {self.directory} keeps the state that was saved last: "
                 "resume it with half of --lr, or a smaller --grad_clip"
             )
 
@@ -212,7 +211,6 @@ class Trainer:
         if save:
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
             save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
-            self.saved_step = self.progress.step
         return measured
 
 

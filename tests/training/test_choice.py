@@ -113,7 +113,7 @@ def test_fine_tuning_has_steps_enough_for_its_minutes(tokens_per_second):
     assert run.train.weight_decay == 0.1, "more would shrink the weights that the model has learnt"
 
 
-@pytest.mark.parametrize("settings", [{}, {"dim": 96, "n_layers": 3}, {"eval_every": 1, "dim": 96}, FINE_TUNED])
+@pytest.mark.parametrize("settings", [{}, {"dim": 96}, {"dim": 96, "max_steps": 100}, {"eval_every": 1}, FINE_TUNED])
 @given(speed=st.floats(1e-4, 100), minutes=st.floats(0.2, 100))
 def test_validations_take_at_most_a_tenth_of_the_minutes(settings, speed, minutes):
     """A token takes a third of the time of its training, and a run validates once more at its end."""
