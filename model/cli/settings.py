@@ -26,11 +26,11 @@ def add_flags(parser: Parser, *classes: type) -> None:
     """Add a flag ``--name VALUE`` for each field, in a group per class. Flags that are not given are not set."""
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
-        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, (kind, text, bounds) in setting_fields(cls).items():
             text += f" [{bounds}]" if bounds != Range() else ""
-            if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
-                text += f" (default: {toml_value(defaults[name])})"
+            default = getattr(cls, name, None)  # of a dataclass, the default of the field
+            if default is not False and default not in (None, "", ()):
+                text += f" (default: {toml_value(default)})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction  # --no-NAME overrides a TOML file

@@ -127,8 +127,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         length += f", {quantity(int(args.step_limit), 'step')}, {epochs(args.step_limit * step_tokens, data)}"
     if args.minutes:
         length += f", at most {tqdm.format_interval(60 * args.minutes)}"
-    if args.init_from:
-        length += f", from {args.init_from}"
     documents = quantity(data.documents, "document")
     if run.data.doc_separator:
         documents += f", separated by {run.data.doc_separator!r}"
