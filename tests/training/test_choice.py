@@ -147,9 +147,10 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens_and_with_the_vocabul
 
 
 def test_a_batch_has_at_most_64_sequences_for_each_process_and_is_computed_in_parts_that_fit(monkeypatch):
-    monkeypatch.setattr(choice, "fits", lambda model, train, ranks: train.micro_batch_size <= 20)
-    planned = planned_for(1e15, 10**15, processes=4, dim=64, n_layers=2).train
-    assert (planned.batch_size, planned.micro_batch_size) == (4 * 64, 16)
+    for most, rows in ((20, 16), (1, 1)):
+        monkeypatch.setattr(choice, "fits", lambda model, train, ranks, most=most: train.micro_batch_size <= most)
+        planned = planned_for(1e15, 10**15, processes=4, dim=64, n_layers=2).train
+        assert (planned.batch_size, planned.micro_batch_size) == (4 * 64, rows)
 
 
 SETTINGS = {"batch_size": 2, "device": "cpu", "dtype": "float32", "minutes": 1.0}
