@@ -37,15 +37,13 @@ def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
 def opened(run: Run) -> Iterator[Path]:
     """``run_directory`` in one process."""
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
-    if not run.resume:
-        check_free(directory)  # before a lock is put into a directory that holds a model
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
     with ExitStack() as lock:
         lock.enter_context(locked(directory))
-        if not run.resume:
-            check_free(directory)  # again: another run may have begun in it
         try:
+            if not run.resume:
+                check_free(directory)
             yield directory
         finally:
             if not (directory / CONFIG_FILE).exists():
