@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import torch
-
 from .machine import use_available_cores
 
-# Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS when they
-# allocate outside PyTorch's allocator, and from C++.
+# Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS, and from C++
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
@@ -36,8 +33,7 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and not any(words in str(error) for words in OUT_OF_MEMORY):
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
