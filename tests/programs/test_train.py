@@ -35,13 +35,8 @@ def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
-    write_config("small.toml", SETTINGS)
-
-
-def write_config(name: str, settings: dict) -> None:
-    Path(name).write_text(
-        "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()), encoding="utf-8"
-    )
+    config = "".join(f"{key} = {json.dumps(value)}\n" for key, value in SETTINGS.items())
+    Path("small.toml").write_text(config, encoding="utf-8")
 
 
 def run(*argv: str) -> int:
