@@ -5,6 +5,7 @@ import math
 import os
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -130,11 +131,10 @@ def free_memory(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + reusable
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    meminfo = Path("/proc/meminfo")
-    if meminfo.exists():
-        found = re.search(r"MemAvailable: +(\d+) kB", meminfo.read_text(encoding="ascii"))
+    with suppress(OSError):  # macOS and Windows do not have the file
+        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
         return 1024 * int(found[1]) if found else None
-    try:  # macOS
+    try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # Windows
         return None

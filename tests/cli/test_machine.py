@@ -125,7 +125,6 @@ def test_bfloat16_is_native_only_with_the_library_that_multiplies_it(monkeypatch
 
 
 def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
-    monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
     assert free_memory(CPU) == 3_072_000
     check_memory(3_072_000, "this")
@@ -136,7 +135,7 @@ def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
 
 
 def test_without_proc_the_memory_of_the_machine_counts_where_it_is_known(monkeypatch):
-    monkeypatch.setattr(Path, "exists", lambda path: path.as_posix() != "/proc/meminfo")
+    monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path(os.devnull, "missing").stat())
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1_000, "SC_PAGE_SIZE": 16_384}.__getitem__, raising=False)
     assert free_memory(CPU) == 16_384_000, "macOS"
     monkeypatch.delattr(os, "sysconf")
