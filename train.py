@@ -42,7 +42,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     What ``ranks.first`` is given is done in the first process, and all processes get the result.
     """
     # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
-    resolved = ranks.first(lambda: resolve(flags.config, flags.settings, flags.resume, ranks))
+    resolved = ranks.first(lambda: resolve(flags.config, flags.settings, bool(flags.resume), ranks))
     with run_directory(resolved, ranks) as directory:  # makes it if the run is new, and locks it
         # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared``
         # is the run with the settings that only the text tells, such as vocab_size.
@@ -71,15 +71,15 @@ def train(flags: Namespace, ranks: Ranks) -> int:
 
 
 def parse_flags() -> Namespace:
-    """The flags ``resume`` and ``plan``, the file ``config`` or None, and all else, also texts, as ``settings``."""
+    """The flags ``resume`` and ``plan``, the file ``config`` or None, and all else as ``settings``."""
     description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
     parser = Parser(text_flag="--data", prog="train.py", description=description)
     files = (
-        f"config: a TOML file, or one of {config_names()} (default without a text: demo.toml); text: the same as "
-        "--data; with --resume: the run directory"
+        f"config: a TOML file, or one of {config_names()} (default without a text: demo.toml); text: the same as --data"
     )
-    parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT|RUN", help=files)
-    parser.add_argument("--resume", action="store_true", help="continue RUN or --out_dir (default: the newest run)")
+    parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT", help=files)
+    resume_help = "continue RUN or --out_dir (default: the newest run)"
+    parser.add_argument("--resume", nargs="?", const=True, default=False, metavar="RUN", help=resume_help)
     parser.add_argument(
         "--plan", action="store_true", help="print the size, memory, steps and time to expect, without training"
     )
@@ -87,7 +87,9 @@ def parse_flags() -> Namespace:
     flags = parser.parse_args()
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
-    flags.config, flags.settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES), flags.resume)
+    flags.config, flags.settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES))
+    if isinstance(flags.resume, str):
+        flags.settings["out_dir"] = Path(flags.resume)
     says_what_to_train = flags.config or not flags.settings.keys().isdisjoint({"data", "minutes", "init_from"})
     if not (says_what_to_train or flags.resume):
         flags.config = CONFIG_DIR / "demo.toml"
@@ -98,20 +100,16 @@ def config_names() -> str:
     return ", ".join(path.name for path in sorted(CONFIG_DIR.glob("*.toml")))
 
 
-def sort_arguments(arguments: Sequence[str], settings: Settings, resume: bool) -> tuple[Path | None, Settings]:
-    """Sort the positional arguments into a config file, and texts and the run to resume, which become settings.
+def sort_arguments(arguments: Sequence[str], settings: Settings) -> tuple[Path | None, Settings]:
+    """Sort the positional arguments into a config file, which ends in ``.toml``, and texts, which become settings.
 
-    A config ends in ``.toml``; with ``resume`` a directory is the run; anything else is text. Raises ValueError for a
-    config that does not exist, for two configs or runs, and for a model, which is probably meant to be continued.
+    Raises ValueError for a config that does not exist, for two configs, and for a model, which is probably meant to be
+    continued.
     """
     config: Path | None = None
     for argument in arguments:
         path = Path(argument)
-        if resume and path.is_dir():
-            if settings.get("out_dir", path) != path:
-                raise ValueError(f"{settings['out_dir']} and {argument} are two runs: give one")
-            settings["out_dir"] = path
-        elif path.suffix == ".toml":
+        if path.suffix == ".toml":
             if config:
                 raise ValueError(f"{config} and {argument} are two configs: give one")
             is_bare_name = path.name == argument

@@ -1,39 +1,30 @@
 """The annotation of a setting holds its help and its bounds: ``--help`` shows them, and this file checks the values.
 
 A field is written ``name: Annotated[type, "help"] = default``, with bounds ``Annotated[int, "help", Range(1)]``. Its
-type is int, float, bool, str, Path, Literal, a tuple of one of these, any of them ``| None``, or a frozen dataclass.
+type is int, float, bool, str, Path, Literal, ``tuple[str, ...]``, or a frozen dataclass, each also with ``| None``.
 """
 
 import math
 import reprlib
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
-LARGEST_INTEGER = 2**63 - 1  # the largest that a tensor can hold
-TYPE_NAMES = {int: "a whole number", float: "a number", bool: "true or false", str: "a text", Path: "a path"}
+from .config import LARGEST, out_of_range
+
+TEXTS = tuple[str, ...]
+TYPE_NAMES = {bool: "true or false", str: "a text", Path: "a path", TEXTS: "a list of texts"}
 
 
-@dataclass(frozen=True)
-class Range:
-    """A closed interval of finite numbers: ``dim: Annotated[int, "width of the network", Range(1)] = 256``."""
+class Range(NamedTuple):
+    """A closed interval: ``dim: Annotated[int, "width of the network", Range(1)] = 256``."""
 
     low: float = -math.inf
-    high: float = math.inf
-
-    def __contains__(self, value: float) -> bool:
-        return self.low <= value <= self.high and abs(value) != math.inf  # isfinite overflows for large ints
+    high: float = LARGEST
 
     def __str__(self) -> str:
-        if self.high == math.inf:
-            return f"at least {_format(self.low)}"
-        return f"{_format(self.low)} to {_format(self.high)}"
-
-
-def _format(number: float) -> str:
-    return f"{int(number):,}" if number == int(number) and abs(number) < 2**40 else f"{number:g}"
+        return f"at least {self.low:g}" if self.high == LARGEST else f"{self.low:g} to {self.high:g}"
 
 
 class Field(NamedTuple):
@@ -61,42 +52,28 @@ def setting_fields(*classes: type) -> dict[str, Field]:
 def range_problems(settings: object) -> Iterator[str]:
     """Yield a message for each field of a dataclass instance whose value has the wrong type or is out of its range.
 
-    None is accepted where it is the default. Only numbers, booleans and Literals are checked.
+    None is accepted where it is the default.
     """
     for name, (kind, _, bounds) in setting_fields(type(settings)).items():
         value = getattr(settings, name)
-        is_unset = value is None and getattr(type(settings), name, 0) is None
-        is_number_kind = kind in (int, float)
-        if is_unset or not (is_number_kind or kind is bool or get_origin(kind) is Literal):
+        if value is None and getattr(type(settings), name, 0) is None:
             continue
-        if not has_type(value, kind) or (is_number_kind and value not in bounds):
-            yield wrong_value(name, value, kind, bounds)
+        if kind in (int, float):
+            yield from out_of_range(name, value, kind, *bounds)
+        elif not has_type(value, kind):
+            expected = TYPE_NAMES.get(kind, "a table like { name = value }")
+            if get_origin(kind) is Literal:
+                expected = f"one of {', '.join(get_args(kind))}"
+            yield f"{name} is {reprlib.repr(value)}: give {expected}"
 
 
 def has_type(value: Any, kind: Any) -> bool:
-    """Whether a value has the type of a setting; integers beyond those of a tensor do not."""
+    """Whether a value has the type of a setting that is not a number."""
     if get_origin(kind) is Literal:
         return value in get_args(kind)
-    if kind in (int, float):
-        return is_number(value, kind) and (isinstance(value, float) or abs(value) <= LARGEST_INTEGER)
+    if kind == TEXTS:
+        return isinstance(value, tuple) and all(isinstance(item, str) for item in value)
     return isinstance(value, kind)
-
-
-def wrong_value(name: str, value: Any, kind: Any, bounds: Range = Range()) -> str:
-    """An error message: the value of a setting, and what to give instead."""
-    expected = TYPE_NAMES.get(kind, "a table like { name = value }")
-    if get_origin(kind) is Literal:
-        expected = f"one of {', '.join(map(str, get_args(kind)))}"
-    elif bounds != Range():
-        expected += f" {'from' if bounds.high < math.inf else 'of'} {bounds}"
-    limit = ", below 2**63" if is_number(value, int) and value > LARGEST_INTEGER else ""
-    return f"{name} is {reprlib.repr(value)}: give {expected}{limit}"
-
-
-def is_number(value: object, kind: type = float) -> bool:
-    """Whether a value is an int, or for float also a float. True and False are no numbers here."""
-    kinds = int if kind is int else int | float
-    return isinstance(value, kinds) and not isinstance(value, bool)
 
 
 def raise_problems(problems: Iterable[str]) -> None:

@@ -9,27 +9,4 @@ files.py      atomic writes, JSON files
 
 from .parser import Parser
 from .script import explain_out_of_memory, print_note, quantity, run_script
-from .settings import (
-    Settings,
-    add_flags,
-    format_flags,
-    instances,
-    read_flags,
-    read_toml,
-    toml_text,
-)
-
-__all__ = [
-    "Parser",
-    "Settings",
-    "add_flags",
-    "explain_out_of_memory",
-    "format_flags",
-    "instances",
-    "print_note",
-    "quantity",
-    "read_flags",
-    "read_toml",
-    "run_script",
-    "toml_text",
-]
+from .settings import Settings, add_flags, format_flags, instances, read_flags, read_toml, toml_text

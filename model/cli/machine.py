@@ -5,6 +5,7 @@ import math
 import os
 import re
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -93,23 +94,17 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def count_cores() -> int:
-    """The cores that this process may use: by its affinity, and by the quota of its container (cgroup 2)."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    try:
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
-    except (OSError, ValueError):  # no cgroup, or no quota: "max 100000"
-        return cores
-    return max(1, min(cores, quota // period))
-
-
 def use_available_cores() -> None:
-    """Give PyTorch no more threads than cores. By itself it counts the machine's, whatever a container may use.
+    """Give PyTorch no more threads than the quota of its container has cores (cgroup 2), which it does not ask for.
 
     OMP_NUM_THREADS, if set, is respected.
     """
-    if "OMP_NUM_THREADS" not in os.environ and count_cores() < torch.get_num_threads():
-        torch.set_num_threads(count_cores())
+    try:
+        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
+    except (OSError, ValueError):  # no cgroup, or no quota: "max 100000"
+        return
+    if "OMP_NUM_THREADS" not in os.environ:
+        torch.set_num_threads(max(1, min(quota // period, torch.get_num_threads())))
 
 
 def choose_threads(device: torch.device, weights_per_step: int) -> None:
@@ -136,13 +131,9 @@ def free_memory(device: torch.device) -> int | None:
         return torch.cuda.mem_get_info(device)[0] + reusable
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
-    try:
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return 1024 * int(line.split()[1])
-        return None
-    except OSError:  # macOS and Windows do not have the file
-        pass
+    with suppress(OSError):  # macOS and Windows do not have the file
+        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
+        return 1024 * int(found[1]) if found else None
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # Windows

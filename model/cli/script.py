@@ -10,12 +10,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
-import torch
-
 from .machine import use_available_cores
 
-# Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS when they
-# allocate outside PyTorch's allocator, and from C++.
+# Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS, and from C++
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
@@ -36,30 +33,17 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
-        if not known and not any(words in str(error) for words in OUT_OF_MEMORY):
+        if isinstance(error, RuntimeError) and not any(words in str(error) for words in OUT_OF_MEMORY):
             raise
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
-class IgnoringErrors(io.RawIOBase):
-    """Writes to ``stream`` and ignores errors: a full disk, or a pipe without a reader."""
-
-    def __init__(self, stream: io.RawIOBase) -> None:
-        self.stream = stream
-
-    def writable(self) -> bool:
-        return True
-
-    def isatty(self) -> bool:
-        return self.stream.isatty()
-
-    def fileno(self) -> int:
-        return self.stream.fileno()
+class IgnoringErrors(io.FileIO):
+    """A file whose write errors are ignored: a full disk, or a pipe without a reader."""
 
     def write(self, data: Any) -> int:
         try:
-            return self.stream.write(data) or 0
+            return super().write(data)
         except OSError:
             return len(data)
 
@@ -83,10 +67,10 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     use_available_cores()
     stderr = sys.__stderr__
-    if stderr is not None and sys.stderr is stderr:  # not if a test has replaced it
-        # Not its descriptor: a console of Windows takes bytes in another encoding there.
-        raw: Any = getattr(stderr.buffer, "raw", stderr.buffer)  # the second with PYTHONUNBUFFERED
-        sys.stderr = io.TextIOWrapper(io.BufferedWriter(IgnoringErrors(raw)), stderr.encoding, line_buffering=True)
+    # Not if a test has replaced it, and not a terminal: that of Windows takes bytes in another encoding.
+    if stderr is not None and sys.stderr is stderr and not stderr.isatty():
+        file = IgnoringErrors(stderr.fileno(), "w", closefd=False)
+        sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), stderr.encoding, line_buffering=True)
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
         if getattr(sys, name) is None:  # closed, for example by ``>&-``
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends

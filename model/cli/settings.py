@@ -14,43 +14,39 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, get_args, get_origin
 
-from ..ranges import Range, has_type, setting_fields, wrong_value
+from ..config import is_number
+from ..ranges import TEXTS, Range, setting_fields
 from .parser import Parser
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", TEXTS: "TEXT"}
 
 
 def add_flags(parser: Parser, *classes: type) -> None:
     """Add a flag ``--name VALUE`` for each field, in a group per class. Flags that are not given are not set."""
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
-        defaults = {field.name: field.default for field in dataclasses.fields(cls)}
         for name, (kind, text, bounds) in setting_fields(cls).items():
             text += f" [{bounds}]" if bounds != Range() else ""
-            if defaults[name] is not False and defaults[name] not in (None, "", (), dataclasses.MISSING):
-                text += f" (default: {toml_value(defaults[name])})"
+            default = getattr(cls, name, None)  # of a dataclass, the default of the field
+            if default is not False and default not in (None, "", ()):
+                text += f" (default: {toml_value(default)})"
             options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
             if kind is bool:
                 options["action"] = argparse.BooleanOptionalAction  # --no-NAME overrides a TOML file
+            elif get_origin(kind) is Literal:
+                options["metavar"] = "{" + ",".join(get_args(kind)) + "}"
             else:
-                options["metavar"] = metavar(kind)
-            if get_origin(kind) is tuple:
+                options["metavar"] = METAVARS.get(kind, "TABLE")
+            if kind == TEXTS:
                 options |= {"nargs": "+", "action": "extend"}
             group.add_argument(f"--{name}", **options)
-
-
-def metavar(kind: Any) -> str:
-    if get_origin(kind) is Literal:
-        return "{" + ",".join(get_args(kind)) + "}"
-    if get_origin(kind) is tuple:
-        return metavar(get_args(kind)[0])
-    return {int: "N", float: "X", str: "TEXT", Path: "PATH"}.get(kind, "TABLE")
 
 
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
     """The given flags that are fields of ``classes``, converted to the types of the fields."""
     fields = setting_fields(*classes)
-    return {name: convert(name, value, fields[name].kind) for name, value in vars(flags).items() if name in fields}
+    return from_table({name: value for name, value in vars(flags).items() if name in fields}, *classes)
 
 
 def read_toml(path: Path, *classes: type) -> Settings:
@@ -67,7 +63,7 @@ def from_table(table: Settings, *classes: type) -> Settings:
     for name in table:
         if name not in fields:
             raise ValueError(f"unknown setting {name!r}{suggest_name(name, fields)}")
-    return {name: convert(name, value, fields[name].kind) for name, value in table.items()}
+    return {name: convert(value, fields[name].kind) for name, value in table.items()}
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
@@ -76,27 +72,21 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
     return f": did you mean {close[0]!r}?" if close else f": give one of {', '.join(names)}"
 
 
-def convert(name: str, value: Any, kind: Any) -> Any:
+def convert(value: Any, kind: Any) -> Any:
     """Convert ``value``, which is text if it comes from a flag, to the field's type.
 
-    Raises ValueError that tells what to give instead.
+    A value that cannot be converted is returned as it is, because the dataclass refuses it with all other problems.
     """
-    if get_origin(kind) is tuple:
-        items = value if isinstance(value, list) else [value]
-        return tuple(convert(name, item, get_args(kind)[0]) for item in items)
-    with suppress(ValueError):  # text that is not a number or a table is refused below
-        if isinstance(value, str) and kind in (int, float):
-            value = kind(value)
-        elif isinstance(value, str) and dataclasses.is_dataclass(kind):
+    is_text = isinstance(value, str)
+    if kind == TEXTS:
+        return tuple(value) if isinstance(value, list) else (value,)
+    with suppress(ValueError, OverflowError):
+        if (is_text and kind in (int, float, Path)) or (kind is float and is_number(value, int)):
+            return kind(value)
+        if is_text and dataclasses.is_dataclass(kind):
             value = tomllib.loads(f"value = {value}")["value"]
     if isinstance(value, dict) and isinstance(kind, type) and dataclasses.is_dataclass(kind):
         return kind(**from_table(value, kind))
-    if kind is float and has_type(value, int):
-        return float(value)
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    if not has_type(value, kind):  # the ranges of all settings are checked together, by their dataclasses
-        raise ValueError(wrong_value(name, value, kind))
     return value
 
 

@@ -68,24 +68,23 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
     speed: float | None = None
     if run.needs_choice or with_speed:
         print_note("timing steps on this machine, to know how many fit into the time")
-        if run.needs_choice and not run.has_size:
-            run, speed = choose_size(run, text.dataset, ranks)
-        else:
-            speed = measure_speed(run, run.model, text.dataset, ranks)
-            if run.needs_choice:
-                run = plan(run, run.model, speed, text.dataset, ranks)
+    if run.needs_choice:
+        run, speed = choose_model(run, text.dataset, ranks)
+    elif with_speed:
+        speed = measure_speed(run, run.model, text.dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
     return run, speed
 
 
-def choose_size(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
+def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
     """Time the models of LADDER, from the smallest one on, until one is too large or too slow.
 
-    Returns the run with the largest that is neither, or with the smallest, and its tokens per second.
+    Returns the run with the largest that is neither, or with the smallest, and its tokens per second. If the size is
+    given, that model is the only one.
     """
+    models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
     chosen: tuple[Run, float] | None = None
-    for size in LADDER:
-        model = replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET))))
+    for model in [run.model] if run.has_size else models:
         parameters = count_parameters(model).hidden
         memorises = parameters > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
         if chosen and (memorises or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
@@ -121,8 +120,9 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     ends_early = tokens > most and train.max_steps is None and (fine_tuning or not run.has_size)
     if ends_early:
         tokens = most
-    if fine_tuning:
-        model = replace(model, **unless_given(max_seq_len=fine_tuning_context(model, tokens)))
+    if fine_tuning:  # a context for MIN_STEPS steps of two sequences: a power of two, at least 64
+        context = 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS))))
+        model = replace(model, **unless_given(max_seq_len=min(model.max_seq_len, context)))
     window = min(dataset.window_tokens(model.max_seq_len), model.max_seq_len)  # a conversation may be shorter
     step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
     rows = 2 ** round(math.log2(step_tokens / window))
@@ -154,11 +154,6 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     if not run.has_size:
         chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
     return replace(run, model=model, train=replace(train, **open_settings), given=run.given | chosen)
-
-
-def fine_tuning_context(model: ModelArgs, tokens: float) -> int:
-    """A context in which the run has at least MIN_STEPS steps of two sequences: a power of two, at least 64."""
-    return min(model.max_seq_len, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
 
 
 def multiplications(model: ModelArgs) -> int:

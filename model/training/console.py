@@ -11,12 +11,12 @@ from types import FrameType
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, quantity
-from ..cli.machine import free_memory, pick_dtype, readable_size
+from ..cli.machine import pick_dtype, readable_size
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device
+from .distributed import Ranks, local_device, whole_model
 from .estimate import count_parameters, training_memory
 from .evaluation import bits_per_byte
 from .run_text import Text
@@ -54,19 +54,17 @@ class Console:
         has no effect, because all must stop after the same step.
         """
         trainer = self.trainer
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
         def stop_after_step(number: int, frame: FrameType | None) -> None:
             trainer.stop_signal = number
             if trainer.ranks.world_size == 1:
-                signal.signal(number, previous[signal.Signals(number)])
+                signal.signal(number, signal.default_int_handler)
 
-        for number in previous:
-            signal.signal(number, stop_after_step)
+        previous = {number: signal.signal(number, stop_after_step) for number in (signal.SIGINT, signal.SIGTERM)}
         try:
             with self.bar, explain_out_of_memory("lower --micro_batch_size, or train a smaller model", trainer.device):
                 yield
-        finally:
+        finally:  # the handlers refer to DDP, which must be freed before its process group
             for number, handler in previous.items():
                 signal.signal(number, handler)
 
@@ -76,7 +74,7 @@ class Console:
         parts = [f"step {progress.step:,}"]
         if "train_loss" in measured:  # not in a validation before the first step
             parts += [f"loss {measured['train_loss']:.3f}", f"{measured['tokens_per_second']:,.0f} tokens/s"]
-        if progress.val_loss is not None:
+        if progress.val_loss < math.inf:
             parts.append(f"validation {progress.val_loss:.3f}")
         self.bar.postfix = ", ".join(parts)
         self.bar.update(min(trainer.fraction_done, 1.0) - self.bar.n)
@@ -89,7 +87,7 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = trainer.whole_model()  # every process must call it
+        model = whole_model(trainer.model, trainer.ranks)  # every process must call it
         if model is None:
             return
         step, prompt = trainer.progress.step, self.text.prompt
@@ -122,8 +120,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
     peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
-    free = free_memory(device)
-    room = f", {readable_size(free)} free" if free else ""
     share = len(data.val) / (len(data.train) + len(data.val))
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
@@ -131,8 +127,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         length += f", {quantity(int(args.step_limit), 'step')}, {epochs(args.step_limit * step_tokens, data)}"
     if args.minutes:
         length += f", at most {tqdm.format_interval(60 * args.minutes)}"
-    if args.init_from:
-        length += f", from {args.init_from}"
     documents = quantity(data.documents, "document")
     if run.data.doc_separator:
         documents += f", separated by {run.data.doc_separator!r}"
@@ -141,7 +135,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     rows = {
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
-        "memory": f"about {readable_size(peak)} at the peak{room}",
+        "memory": f"about {readable_size(peak)} at the peak",
         "text": f"{quantity(data.text_tokens, 'token')} to train on, {share:.1%} of all for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
@@ -168,8 +162,6 @@ def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Datase
 def summary(trainer: Trainer, text: Text) -> str:
     """The result of the run, its directory, and the next command."""
     progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
-    assert last is not None  # a run ends with a validation
-    assert best is not None
     context = trainer.model.args.max_seq_len
     tokens = progress.tokens * trainer.dataset.window_tokens(context) // context
     rows = {

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TYPE_CHECKING, TypeGuard, TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.distributed as dist
@@ -26,9 +26,6 @@ from ..cli.machine import pick_device
 from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
-
-if TYPE_CHECKING:  # importing it takes 0.4 seconds, which one process need not wait for
-    from torch.distributed.tensor import DTensor
 
 T = TypeVar("T")
 
@@ -119,46 +116,34 @@ def parallelize(
 ) -> nn.Module:
     """Wrap the loss of a network in DDP, or shard it with FSDP; unchanged for one process.
 
-    The weights of the first process go to all. Before FSDP, those of the other processes may be on the meta device.
-    The names of the parameters do not change. ``dtype`` is that of the matrix products with FSDP.
+    All processes have the same weights before; with FSDP they are on the CPU, and each keeps its rows of them on
+    ``device``. The names of the parameters do not change. ``dtype`` is that of the matrix products with FSDP.
     """
     if ranks.world_size == 1:
         return loss
     if device.type == "cuda":
         torch.cuda.set_device(device)  # the one that NCCL uses
-    if fsdp:
-        return shard(loss, ranks, device, dtype)
-    return nn.parallel.DistributedDataParallel(loss, gradient_as_bucket_view=True)
-
-
-def shard(loss: NextTokenLoss, ranks: Ranks, device: torch.device, dtype: torch.dtype) -> nn.Module:
-    """Shard a network in place: it is moved to the meta device, sharded, and each process gets its rows on ``device``.
-
-    So no process but the first ever has the whole model, and the first one has it on the CPU.
-    """
+    if not fsdp:
+        return nn.parallel.DistributedDataParallel(loss, gradient_as_bucket_view=True)
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
-    network = loss.network
-    weights = dict(network.named_parameters()) | dict(network.named_buffers()) if ranks.is_first else {}
-    loss.to("meta")
     mesh = init_device_mesh(device.type, (ranks.world_size,))
     # With autocast, the whole matrices of all layers would be kept in bfloat16 until the backward pass.
     policy = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
-    for layer in network.layers:
+    for layer in loss.network.layers:
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     # By default the weights of the root stay gathered until a backward pass, and a validation has none.
     fully_shard(loss, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
-    loss.to_empty(device=device)
-    for name, tensor in (*network.named_parameters(), *network.named_buffers()):
-        copy_from_first(tensor, weights.pop(name, None), ranks)
     return loss
 
 
-def gather_model(model: Transformer, ranks: Ranks) -> Transformer | None:
-    """A whole copy of a sharded model on the CPU of the first process; None in the others.
+def whole_model(model: Transformer, ranks: Ranks) -> Transformer | None:
+    """The model in the first process, None in the others; of a sharded model, a whole copy on the CPU.
 
     Every process must call it.
     """
+    if not any(map(is_sharded, model.parameters())):
+        return model if ranks.is_first else None
     tensors = gather_tensors(model.state_dict(), ranks)
     if not ranks.is_first:
         return None
@@ -181,28 +166,25 @@ def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 
 
 @torch.no_grad()
-def copy_from_first(target: Tensor, whole: Tensor | None, ranks: Ranks) -> None:
-    """Copy the tensor ``whole`` of the first process to ``target`` in all processes; the others give None.
-
-    If ``target`` is sharded, each process gets its rows.
-    """
+def copy_whole(target: Any, whole: Tensor) -> None:
+    """Copy ``whole`` to ``target``, or if that is sharded, to each process its rows."""
     if is_sharded(target):
         from torch.distributed.tensor import distribute_tensor
 
-        if whole is None:
-            whole = torch.empty(target.shape, dtype=target.dtype)  # only its shape is used
-        whole = distribute_tensor(whole.to(target.device), target.device_mesh, target.placements)
-    if whole is not None:
-        target.copy_(whole)
-    if ranks.world_size > 1 and not is_sharded(target):
-        dist.broadcast(target, 0)
+        whole = distribute_tensor(
+            whole.to(target.device),
+            target.device_mesh,
+            target.placements,
+            src_data_rank=None,  # each process has the whole
+        )
+    target.copy_(whole)
 
 
-def is_sharded(tensor: Tensor) -> TypeGuard["DTensor"]:
+def is_sharded(tensor: Tensor) -> bool:
     return hasattr(tensor, "full_tensor")
 
 
-def unsharded(tensor: Tensor) -> Tensor:
+def unsharded(tensor: Any) -> Tensor:
     """The whole of ``tensor``, which may be sharded. Every process must call it."""
     return tensor.full_tensor() if is_sharded(tensor) else tensor
 

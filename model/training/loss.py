@@ -70,25 +70,24 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx, h: Tensor, weight: Tensor, targets: Tensor, dtype: torch.dtype) -> Tensor:  # type: ignore[override]
         states, matrix = h.to(dtype), weight.to(dtype)
-        h_grad = torch.empty_like(states) if ctx.needs_input_grad[0] else None
-        weight_grad = torch.zeros_like(weight, dtype=torch.float32) if ctx.needs_input_grad[1] else None
+        trains = any(ctx.needs_input_grad)
+        h_grad = torch.empty_like(states)
+        weight_grad: Any = torch.zeros_like(weight, dtype=torch.float32) if trains else None
         losses = []
         rows = chunk_rows(len(weight))
         for start in range(0, len(h), rows):
             chunk, target = states[start : start + rows], targets[start : start + rows]
             log_probs = F.linear(chunk, matrix).log_softmax(-1, dtype=torch.float32)  # (rows, V)
             losses.append(F.nll_loss(log_probs, target, reduction="sum"))
-            if h_grad is None and weight_grad is None:
+            if not trains:
                 continue
             # The gradient of the logits: the probabilities, less 1 at the target
             counts = (target >= 0)[:, None]  # (rows, 1)
             probs = log_probs.exp_()
             probs.scatter_add_(1, target[:, None].clamp(min=0), -torch.ones_like(counts, dtype=probs.dtype))
             logits_grad = probs.to(dtype)  # (rows, V), of the targets that count
-            if h_grad is not None:
-                h_grad[start : start + rows] = logits_grad @ matrix * counts  # (rows, dim)
-            if weight_grad is not None:
-                weight_grad += logits_grad.mT @ (chunk * counts)  # (V, dim)
+            h_grad[start : start + rows] = logits_grad @ matrix * counts  # (rows, dim)
+            weight_grad += logits_grad.mT @ (chunk * counts)  # (V, dim)
         ctx.save_for_backward(h_grad, weight_grad)
         ctx.dtypes = h.dtype, weight.dtype
         return torch.stack(losses).sum()
@@ -97,9 +96,5 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx, loss_grad: Tensor):  # type: ignore[override]
         h_grad, weight_grad = ctx.saved_tensors
-        return (
-            None if h_grad is None else h_grad.to(ctx.dtypes[0]) * loss_grad,
-            None if weight_grad is None else weight_grad.mul_(loss_grad).to(ctx.dtypes[1]),
-            None,
-            None,
-        )
+        h_dtype, weight_dtype = ctx.dtypes
+        return h_grad.to(h_dtype) * loss_grad, weight_grad.mul_(loss_grad).to(weight_dtype), None, None

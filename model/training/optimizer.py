@@ -72,10 +72,10 @@ def build_optimizers(
 
     ``dtype`` is that of Muon's products.
     """
-    trained = [p for p in model.layers.parameters() if p.requires_grad]
-    hidden = [p for p in trained if p.ndim == 2] if args.optimizer == "muon" else []
-    hidden_ids = {id(p) for p in hidden}
-    rest = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden_ids]
+    trained = [p for p in model.parameters() if p.requires_grad]
+    matrices = {p for p in model.layers.parameters() if p.ndim == 2} if args.optimizer == "muon" else set()
+    hidden = [p for p in trained if p in matrices]
+    rest = [p for p in trained if p not in matrices]
     groups = [
         {"params": [p for p in rest if p.ndim >= 2], "weight_decay": args.weight_decay},
         {"params": [p for p in rest if p.ndim < 2], "weight_decay": 0.0},

@@ -36,17 +36,14 @@ def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
 @contextmanager
 def opened(run: Run) -> Iterator[Path]:
     """``run_directory`` in one process."""
-    existed = [path for path in (run.directory, run.directory.parent) if path.exists()]
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
-    if not run.resume:
-        check_free(directory)  # before a lock is put into a directory that holds a model
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
     with ExitStack() as lock:
         lock.enter_context(locked(directory))
-        if not run.resume:
-            check_free(directory)  # again: another run may have begun in it
         try:
+            if not run.resume:
+                check_free(directory)
             yield directory
         finally:
             if not (directory / CONFIG_FILE).exists():
@@ -56,9 +53,8 @@ def opened(run: Run) -> Iterator[Path]:
                 lock.close()
                 with suppress(OSError):  # a directory that is not empty stays
                     (directory / LOCK).unlink(missing_ok=True)
-                    for path in (directory, directory.parent):
-                        if path not in existed:
-                            path.rmdir()
+                    directory.rmdir()
+                    directory.parent.rmdir()
 
 
 def make_first_free(base: Path) -> Path:

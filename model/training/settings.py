@@ -63,11 +63,11 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
-    before, after = values(*instances(saved, *SETTINGS_CLASSES)), values(data, model, train)
+    before = values(*instances(saved, *SETTINGS_CLASSES))
     fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
-    changed = [name for name in before if name in fixed and before[name] != after[name]]
+    changed = {name: value for name, value in settings.items() if name in fixed and value != before[name]}
     if changed:
-        conflicts = [f"{name} {before[name]} -> {after[name]}" for name in changed]
+        conflicts = [f"{name} {before[name]} -> {value}" for name, value in changed.items()]
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
     return Run(data, model, train, given, directory, resume=True)

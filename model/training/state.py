@@ -6,6 +6,7 @@ none of its writers replaces the previous state atomically.
 """
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -13,10 +14,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
-from .distributed import Ranks, copy_from_first, gather_tensors
+from .distributed import Ranks, copy_whole, gather_tensors
 from .optimizer import create_state
 
 STATE = "training_state.safetensors"
@@ -34,8 +34,8 @@ class Progress:
     tokens: int = 0
     train_seconds: float = 0.0  # training steps only
     wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float | None = None
-    best_val_loss: float | None = None
+    val_loss: float = math.inf  # before the first validation
+    best_val_loss: float = math.inf
     best_step: int = 0
 
 
@@ -49,11 +49,8 @@ def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tenso
     return tensors
 
 
-def save_state(
-    directory: Path, model: Transformer, optimizers: Optimizers, progress: Progress, ranks: Ranks | None = None
-) -> None:
+def save_state(directory: Path, model: Transformer, optimizers: Optimizers, progress: Progress, ranks: Ranks) -> None:
     """Save the state, so that weights, optimizer and step still match after a kill. Every process must call it."""
-    ranks = ranks or Ranks()
     tensors = gather_tensors(state_tensors(model, optimizers), ranks)
     if ranks.is_first:
         save_tensors(directory / STATE, tensors, {"progress": json.dumps(asdict(progress))})
@@ -68,40 +65,25 @@ def read_progress(directory: Path) -> Progress | None:
     if not path.exists():
         return None
     try:
-        saved = dict(json.loads(read_metadata(path)["progress"]))
-        # Another version of this program may have saved more.
-        progress = Progress(**{name: saved[name] for name in saved.keys() & setting_fields(Progress).keys()})
-        raise_problems(range_problems(progress))
+        return Progress(**json.loads(read_metadata(path)["progress"]))
     except (ValueError, KeyError, TypeError, RecursionError):
         raise damaged(path) from None
-    return progress
 
 
-def load_state(directory: Path, model: Transformer, optimizers: Optimizers, ranks: Ranks | None = None) -> None:
+def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:
     """Restore what ``save_state`` saved, bit for bit. The model may be sharded differently now.
 
-    The first process reads, and the others get from it what they need, so all have the same state whatever their disks
-    hold. The hyperparameters of the optimizers stay as they are. Raises ValueError if the file does not have exactly
-    the tensors of this model and its optimizers.
+    Every process reads the file. The hyperparameters of the optimizers stay as they are. Raises ValueError if the file
+    does not have exactly the tensors of this model and its optimizers.
     """
-    ranks = ranks or Ranks()
-    saved: dict[str, Tensor] = {}  # in the first process
-
-    def map_file() -> list[str]:
-        saved.update(load_tensors(directory / STATE))
-        return list(saved)
-
-    def check_shapes() -> None:
-        if shapes(saved) != shapes(tensors):
-            raise damaged(directory / STATE)
-
-    names = ranks.first(map_file)
-    with_state = {name.split(".", 2)[-1] for name in names if name.startswith("optimizer.")}
+    saved = load_tensors(directory / STATE)
+    with_state = {name.split(".", 2)[-1] for name in saved if name.startswith("optimizer.")}
     create_state(optimizers, [parameter for name, parameter in model.named_parameters() if name in with_state])
     tensors = state_tensors(model, optimizers)
-    ranks.first(check_shapes)
+    if shapes(saved) != shapes(tensors):
+        raise damaged(directory / STATE)
     for name, tensor in tensors.items():
-        copy_from_first(tensor, saved.get(name), ranks)
+        copy_whole(tensor, saved[name])
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

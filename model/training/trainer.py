@@ -23,9 +23,8 @@ from ..text.dataset import Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import Checkpoint
 from ..weights.checkpoint import check_savable, save_model
-from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, gather_model, local_device, parallelize, set_gradient_sync, unsharded
+from .distributed import Ranks, local_device, parallelize, set_gradient_sync, unsharded, whole_model
 from .evaluation import bits_per_byte, validation_loss
 from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
@@ -54,15 +53,17 @@ class Trainer:
     ) -> None:
         """``resume`` continues from the state in ``directory``; if there is none, the run begins again at step 0."""
         self.ranks = ranks or Ranks()
-        saved = self.ranks.first(lambda: read_progress(directory)) if resume and directory else None
+        saved = read_progress(directory) if resume and directory else None
         self.model = model
         self.dataset = dataset
         self.args = args
         self.directory = directory
         self.progress = saved or Progress()
+        [steps] = self.ranks.gather(self.progress.step)
+        if len(set(steps)) > 1:
+            raise ValueError(f"{directory} differs between machines: put out_dir where all of them see it")
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun
-        self.saved_step = self.progress.step
         # Set this in any process to a signal number to end the run after the current step and its validation
         self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
@@ -71,8 +72,8 @@ class Trainer:
         self.sharded = args.fsdp and self.ranks.world_size > 1
         self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
         self.dtype = pick_dtype(args.dtype, self.device)  # of matrix products: float32 or bfloat16
-        uses_autocast = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=uses_autocast)
+        autocasts = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
+        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=autocasts)
 
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
@@ -88,7 +89,7 @@ class Trainer:
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
-            load_state(directory, model, self.optimizers, self.ranks)
+            load_state(directory, model, self.optimizers)
         if directory and self.ranks.is_first:
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
@@ -108,7 +109,7 @@ class Trainer:
         self.start = self.clock() - self.progress.wall_seconds
         # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
         # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
-        never_validated = self.directory is not None and self.progress.best_val_loss is None
+        never_validated = self.directory is not None and self.progress.best_val_loss == math.inf
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
             yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
         while self.fraction_done < 1 and not self.stopped_by:
@@ -181,9 +182,9 @@ class Trainer:
         loss = self.validation_loss()
         self._check_finite(loss, f"the validation loss is {loss}")
         progress.val_loss = loss
-        if progress.best_val_loss is None or loss < progress.best_val_loss:
+        if loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = self.whole_model()
+            best = whole_model(self.model, self.ranks)
             if best is not None:
                 save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
@@ -192,17 +193,11 @@ class Trainer:
         with self.autocast:
             return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
-    def whole_model(self) -> Transformer | None:
-        """The model in the first process, None in the others; gathered if it is sharded. Every process must call it."""
-        if self.sharded:
-            return gather_model(self.model, self.ranks)
-        return self.model if self.ranks.is_first else None
-
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
         if not math.isfinite(value):
             raise ValueError(
-                f"step {self.progress.step}: {message}; {self.directory} keeps the state of step {self.saved_step}: "
+                f"step {self.progress.step}: {message}; {self.directory} keeps the state that was saved last: "
                 "resume it with half of --lr, or a smaller --grad_clip"
             )
 
@@ -216,7 +211,6 @@ class Trainer:
         if save:
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
             save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
-            self.saved_step = self.progress.step
         return measured
 
 
@@ -235,13 +229,11 @@ def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
     If ``directory`` has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
-    weights are on the CPU of the first process, and the trainer shards them.
+    weights are on the CPU, because no GPU may have room for all of them.
     """
-    shards = run.train.fsdp and ranks.world_size > 1
-    if shards and not ranks.is_first:
-        return make_network(run.network, run.model)  # without weights
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
         model.load_state_dict(Checkpoint(source).model(network=run.network).state_dict())
-    return model if shards else model.to(local_device(run.train.device, ranks))
+    is_sharded = run.train.fsdp and ranks.world_size > 1
+    return model if is_sharded else model.to(local_device(run.train.device, ranks))

@@ -1,3 +1,4 @@
+import re
 import shlex
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from model.cli import (
     read_toml,
     toml_text,
 )
+from model.ranges import raise_problems, range_problems
 
 
 @dataclass(frozen=True)
@@ -36,9 +38,12 @@ class Everything:
     name: Annotated[str, "what it is called"] = ""
     file: Annotated[Path | None, "where it is"] = None
     mode: Annotated[Literal["fast", "slow"], "which way"] = "fast"
-    sizes: Annotated[tuple[int, ...], "how large"] = ()
+    names: Annotated[tuple[str, ...], "all names"] = ()
     limit: Annotated[int | None, "at most"] = None
     shape: Annotated[Shape | None, "a table"] = None
+
+    def __post_init__(self):
+        raise_problems(range_problems(self))
 
 
 @dataclass(frozen=True)
@@ -54,7 +59,7 @@ CLASSES = (Everything, Other)
 WRITTEN = [
     ("rate", ["2"], "2", 2.0),
     ("name", ["12"], '"12"', "12"),
-    ("sizes", ["1"], "1", (1,)),
+    ("names", ["1"], '"1"', ("1",)),
     ("shape", ["{ kind = 'flat', factor = 2 }"], "{ kind = 'flat', factor = 2 }", Shape("flat", 2.0)),
     ("shape", ["{}"], "{}", Shape()),
 ]
@@ -95,19 +100,30 @@ def test_flags_override_the_file_which_overrides_the_defaults(tmp_path):
     [
         ("count = 'many'", "count is 'many': give a whole number"),
         ("count = true", "count is True: give a whole number"),
-        (f"rate = {'9' * 400}", "999: give a number, below 2**63"),
+        (f"rate = {'9' * 400}", "999: give a number of at least -inf, below 2**63"),
         ("mode = 'medium'", "mode is 'medium': give one of fast, slow"),
-        ("sizes = [1, 'two']", "sizes is 'two': give a whole number"),
+        ("names = [1, 'two']", "names is (1, 'two'): give a list of texts"),
         ("shape = 'flat'", "shape is 'flat': give a table"),
-        ("shape = { kidn = 'flat' }", "'kidn': did you mean 'kind'?"),
         ("on = 1", "on is 1: give true or false"),
         ("name = 3", "name is 3: give a text"),
         ("file = 3", "file is 3: give a path"),
+        ("count = 'x'\non = 1", "count is 'x': give a whole number of at least -inf; on is 1: give true or false"),
+    ],
+)
+def test_values_of_a_wrong_type_are_reported_together_with_the_fix(tmp_path, text, message):
+    with pytest.raises(ValueError, match=re.escape(message)):
+        Everything(**toml(tmp_path, text))
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("shape = { kidn = 'flat' }", "'kidn': did you mean 'kind'?"),
         ("cuont = 3", "'cuont': did you mean 'count'?"),
         ("count = ", "Invalid value"),
     ],
 )
-def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
+def test_an_error_in_a_file_names_file_and_key(tmp_path, text, message):
     with pytest.raises(ValueError, match=r"my\.toml: ") as caught:
         toml(tmp_path, text)
     assert message in str(caught.value)
@@ -117,11 +133,11 @@ def test_an_error_in_a_file_names_file_key_and_fix(tmp_path, text, message):
     "everything",
     [
         Everything(),
-        Everything(rate=1e20, name='quotes " and \\ and \n newline, tab \t, é, 🪢'),
-        Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", (1, 2), 4, Shape("flat", 3.5)),
-        Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", (1, -2)),
+        Everything(rate=1e18, name='quotes " and \\ and \n newline, tab \t, é, 🪢'),
+        Everything(9, 1, 1e-5, True, "it's ☃", Path("a b/c.txt"), "slow", ("1", "a b"), 4, Shape("flat", 3.5)),
+        Everything(-9, 1, -1e-5, False, "------", Path("-x"), "slow", ("1", "-2")),
         Everything(count=0, rate=0.0),
-        Everything(name="-x", file=Path("--count"), sizes=(-1,)),
+        Everything(name="-x", file=Path("--count"), names=("-1",)),
     ],
 )
 def test_settings_written_as_flags_or_toml_are_read_back_unchanged(everything, tmp_path):
@@ -137,6 +153,6 @@ def test_help_is_generated_from_the_fields():
     assert text.endswith(
         "One field of each type: --count N how many, 100% sure (default: 3) --start N where from (default: 0) "
         "--rate X how fast (default: 0.5) --on, --no-on whether --name TEXT what it is called --file PATH where it is "
-        '--mode {fast,slow} which way (default: "fast") --sizes N [N ...] how large --limit N at most '
+        '--mode {fast,slow} which way (default: "fast") --names TEXT [TEXT ...] all names --limit N at most '
         "--shape TABLE a table Something else: --seed N of the random numbers (default: 7)"
     )

@@ -46,9 +46,9 @@ def test_stories15m_has_the_size_of_its_checkpoint_and_the_demo_is_the_same_for_
 
 def test_a_shipped_config_is_found_by_name_unless_a_file_has_that_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert sort_arguments(["demo.toml"], {}, resume=False) == (ROOT / "configs" / "demo.toml", {})
+    assert sort_arguments(["demo.toml"], {}) == (ROOT / "configs" / "demo.toml", {})
     for name in ("mine.toml", "mine/demo.toml"):
         with pytest.raises(ValueError, match=rf"{name} does not exist: .*shakespeare_char.toml"):
-            sort_arguments([name], {}, resume=False)
+            sort_arguments([name], {})
     Path("demo.toml").write_text("dim = 32", encoding="utf-8")
-    assert sort_arguments(["demo.toml", "demo"], {}, resume=False) == (Path("demo.toml"), {"data": ("demo",)})
+    assert sort_arguments(["demo.toml", "demo"], {}) == (Path("demo.toml"), {"data": ("demo",)})

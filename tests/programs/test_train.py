@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 import tomllib
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -19,10 +18,8 @@ from script_helpers import file_size_limit, run_in_process
 from training_helpers import torchrun
 
 import train
-from model.cli import read_toml
 from model.training import choice
 from model.training.choice import LADDER
-from model.training.config import SETTINGS_CLASSES
 from model.training.estimate import count_parameters
 from model.weights import load_model, load_tokenizer, save_model
 
@@ -38,13 +35,8 @@ def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
-    write_config("small.toml", SETTINGS)
-
-
-def write_config(name: str, settings: dict) -> None:
-    Path(name).write_text(
-        "".join(f"{key} = {json.dumps(value)}\n" for key, value in settings.items()), encoding="utf-8"
-    )
+    config = "".join(f"{key} = {json.dumps(value)}\n" for key, value in SETTINGS.items())
+    Path("small.toml").write_text(config, encoding="utf-8")
 
 
 def run(*argv: str) -> int:
@@ -131,23 +123,6 @@ def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
     assert steps("runs/small") == [1, 2, 3, 4]
 
 
-def test_runs_are_numbered_and_the_newest_is_resumed(capsys):
-    for directory in ("runs/small", "runs/small-2"):
-        assert f"directory      {directory}\n" in stderr_of(capsys, "small.toml", "--data", "text.txt")
-    os.utime("runs/small/config.toml", (1e9, 1e9))
-    err = stderr_of(capsys, "--resume", "--max_steps", "6")
-    assert "runs/small-2" in err
-    assert steps("runs/small-2") == [1, 2, 3, 4, 5, 6]
-
-
-def test_a_run_is_not_overwritten_and_not_resumed_with_another_text(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    again = partial(error_of, capsys, "small.toml", "--out_dir", "out", "--data")
-    assert "give another --out_dir, or --resume" in again("text.txt")
-    assert "cannot be resumed with data ('text.txt',) -> ('other.txt',)" in again("other.txt", "--resume")
-    stderr_of(capsys, "small.toml", "--out_dir", "out", "--resume", "--data", "text.txt", "--lr", "0.001")
-
-
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
 def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(capsys, monkeypatch, spec):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
@@ -215,7 +190,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(caps
     tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--eval_tokens", "100"]
     frozen = ["--max_steps", "1", "--lr", "1e-9"]
     err = stderr_of(capsys, *tune, "--out_dir", "tuned", *frozen)
-    assert "from base, lr 1e-09, " in err
+    assert "lr 1e-09, " in err
     base, tuned = (load_model(name) for name in ("base", "tuned"))
     assert tuned.args == base.args
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))
@@ -265,15 +240,14 @@ def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(c
     assert steps("out") == [1, 2], "more than max_steps"
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_after_a_signal_the_step_ends_the_state_is_saved_and_the_run_can_be_resumed(number):
+def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resumed():
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
         time.sleep(0.01)
-    running.send_signal(number)
+    running.terminate()
     _, err = running.communicate(timeout=300)
-    assert running.returncode == 128 + number, err
-    assert f"stopped by {number.name}" in err
+    assert running.returncode == 128 + signal.SIGTERM, err
+    assert "stopped by SIGTERM" in err
     assert "python train.py --resume out" in err
     last = steps("out")[-1]
     assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
@@ -316,22 +290,6 @@ def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
     assert "about 5 steps" in capsys.readouterr().out
     assert all_files() == before
     assert not Path("runs").exists()
-
-
-def test_the_command_of_a_plan_repeats_its_choice(capsys, speed, monkeypatch):
-    """Even if the machine has become ten times as slow since then."""
-    Path("text.txt").write_text(TEXT * 300, encoding="utf-8")
-    argv = ["--data", "text.txt", "--tokenizer", "char", "--minutes", "30", "--weight_decay", "0.25"]
-    assert run(*argv, "--plan") == 0
-    planned = rows(capsys.readouterr().out)
-    monkeypatch.setattr(choice, "measure_speed", lambda run, model, *rest: 3e8 / count_parameters(model).hidden)
-    monkeypatch.setattr(train, "Trainer", interrupted)
-    assert run(*shlex.split(planned["command"])[2:], "--out_dir", "repeated") == 130
-    assert run(*argv, "--out_dir", "other") == 130
-    repeated, other = (read_toml(Path(name) / "config.toml", *SETTINGS_CLASSES) for name in ("repeated", "other"))
-    assert f"{repeated['n_layers']} layers of width {repeated['dim']}" in planned["model"]
-    assert f"{repeated['batch_size']} x {repeated['max_seq_len']} tokens per step" in planned["training"]
-    assert other["dim"] < repeated["dim"]
 
 
 def interrupted(*_, **__):

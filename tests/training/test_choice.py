@@ -11,7 +11,7 @@ from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs
 from model.training import choice
-from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_size, plan
+from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_model, plan
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
@@ -38,9 +38,7 @@ def chosen(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "measure_speed", lambda run, model, *_: speed / seconds_per_token(model))
         patch.setattr("model.cli.machine.free_memory", lambda device: memory)
-        if run.has_size:
-            return plan(run, run.model, speed / seconds_per_token(run.model), text, ranks)
-        return choose_size(run, text, ranks)[0]
+        return choose_model(run, text, ranks)[0]
 
 
 def planned_for(tokens: float, text_tokens: int = 10**12, processes: int = 1, **settings) -> Run:
@@ -93,22 +91,12 @@ def test_on_a_small_text_the_run_ends_after_some_passes(passes, settings):
     tokens = run.train.max_steps * run.train.batch_size * run.model.max_seq_len
     assert tokens == pytest.approx(passes * 50_000, rel=0.05)
     assert chosen(30_000_000, minutes=1.0, **settings).train.max_steps is None
-
-
-def test_a_size_by_hand_takes_all_of_the_minutes():
-    assert chosen(30_000, speed=20, dim=96, n_layers=3).train.max_steps is None
+    assert chosen(30_000, speed=20, dim=96, n_layers=3).train.max_steps is None, "a size by hand takes all minutes"
 
 
 def test_only_models_that_fit_into_the_memory_are_chosen():
     unlimited = place(chosen(20_000_000, speed=1000))
     assert 0 < place(chosen(20_000_000, speed=1000, memory=600 * 10**6)) < unlimited
-
-
-def test_minutes_leave_open_what_is_not_given_except_when_resuming():
-    run = make_run(minutes=2.0, dim=64, batch_size=4)
-    assert run.needs_choice
-    assert not dataclasses.replace(run, resume=True).needs_choice
-    assert not make_run(max_steps=100).needs_choice
 
 
 @pytest.mark.parametrize("tokens_per_second", [5.0, 150.0, 4000.0, 10**6])
@@ -125,7 +113,7 @@ def test_fine_tuning_has_steps_enough_for_its_minutes(tokens_per_second):
     assert run.train.weight_decay == 0.1, "more would shrink the weights that the model has learnt"
 
 
-@pytest.mark.parametrize("settings", [{}, {"dim": 96, "n_layers": 3}, {"eval_every": 1, "dim": 96}, FINE_TUNED])
+@pytest.mark.parametrize("settings", [{}, {"dim": 96}, {"dim": 96, "max_steps": 100}, {"eval_every": 1}, FINE_TUNED])
 @given(speed=st.floats(1e-4, 100), minutes=st.floats(0.2, 100))
 def test_validations_take_at_most_a_tenth_of_the_minutes(settings, speed, minutes):
     """A token takes a third of the time of its training, and a run validates once more at its end."""
@@ -159,9 +147,10 @@ def test_the_batch_grows_with_the_square_root_of_the_tokens_and_with_the_vocabul
 
 
 def test_a_batch_has_at_most_64_sequences_for_each_process_and_is_computed_in_parts_that_fit(monkeypatch):
-    monkeypatch.setattr(choice, "fits", lambda model, train, ranks: train.micro_batch_size <= 20)
-    planned = planned_for(1e15, 10**15, processes=4, dim=64, n_layers=2).train
-    assert (planned.batch_size, planned.micro_batch_size) == (4 * 64, 16)
+    for most, rows in ((20, 16), (1, 1)):
+        monkeypatch.setattr(choice, "fits", lambda model, train, ranks, most=most: train.micro_batch_size <= most)
+        planned = planned_for(1e15, 10**15, processes=4, dim=64, n_layers=2).train
+        assert (planned.batch_size, planned.micro_batch_size) == (4 * 64, rows)
 
 
 SETTINGS = {"batch_size": 2, "device": "cpu", "dtype": "float32", "minutes": 1.0}

@@ -34,12 +34,6 @@ def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, dat
     return path
 
 
-def test_flags_override_the_file_and_the_file_overrides_the_defaults():
-    Path("mine.toml").write_text("dim = 64\nlr = 0.5\n", encoding="utf-8")
-    mine = resolved("mine.toml", n_heads=2, lr=0.25)
-    assert (mine.model.dim, mine.model.n_heads, mine.train.lr) == (64, 2, 0.25)
-
-
 def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
     assert (chosen.train.minutes, "dim" in chosen.given, chosen.needs_choice) == (2.5, False, True)
@@ -53,12 +47,9 @@ def test_a_text_without_a_config_takes_minutes_or_steps():
     [
         ("mine.toml", ("a/b.txt",), "mine"),
         (None, ("books/dickens.txt.gz", "more.txt"), "dickens"),
-        (None, ("books/",), "books"),
         (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
         (None, ("-",), "text"),
-        (None, ("*.txt",), "text"),
         (None, ("..",), "text"),
-        (None, ("红楼梦.txt",), "红楼梦"),
         (None, ("a b&c.txt",), "a-b-c"),
         (None, None, "python-docs"),
     ],
@@ -68,25 +59,14 @@ def test_a_run_is_named_after_its_config_or_its_text(config, data, name):
     assert resolved(config, **({"data": data} if data else {})).directory == Path("runs") / name
 
 
-def test_resume_uses_the_saved_settings_except_those_that_are_given():
-    write_run("run", lr=0.25, max_steps=100)
-    resumed = resolved(resume=True, out_dir=Path("run"), max_steps=200, batch_size=4)
+def test_a_run_is_resumed_with_the_command_that_started_it_and_its_saved_settings_except_those_that_are_given():
+    Path("c.toml").write_text('tokenizer = "char"\ndim = 16\nmax_steps = 7\nbatch_size = 4\n', encoding="utf-8")
+    write_run("run", tokenizer="char", vocab_size=77, lr=0.25, max_steps=100)
+    resumed = resolved("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048, max_steps=200)
     assert resumed.resume
-    assert (resumed.model.dim, resumed.train.lr, resumed.train.max_steps, resumed.train.batch_size) == (
-        16,
-        0.25,
-        200,
-        4,
-    )
-
-
-def test_a_run_is_resumed_with_the_command_that_started_it():
-    Path("c.toml").write_text(
-        'tokenizer = "char"\ndim = 16\nn_layers = 1\nn_heads = 2\nmax_seq_len = 8\nlr = 0.5\n', encoding="utf-8"
-    )
-    write_run("run", tokenizer="char", vocab_size=77, lr=0.5)
-    resumed = resolved("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048)
-    assert (resumed.model.vocab_size, resumed.train.lr) == (77, 0.5)
+    assert not resumed.needs_choice
+    assert (resumed.model.dim, resumed.model.vocab_size, resumed.train.lr) == (16, 77, 0.25)
+    assert (resumed.train.max_steps, resumed.train.batch_size) == (200, 4)
 
 
 def test_resume_without_a_directory_takes_the_newest_run():
@@ -132,12 +112,9 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
     ("setting", "change"),
     [
         ({"data": ("b.txt",)}, "data ('a.txt',) -> ('b.txt',)"),
-        ({"val_fraction": 0.5}, "val_fraction 0.1 -> 0.5"),
-        ({"tokenizer": "char"}, "tokenizer bpe -> char"),
         ({"doc_separator": "%"}, "doc_separator None -> %"),
         ({"dim": 32}, "dim 16 -> 32"),
         ({"optimizer": "adamw"}, "optimizer muon -> adamw"),
-        ({"network": "a:B"}, "network None -> a:B"),
         ({"init_from": Path("b")}, "init_from None -> b"),
         ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
     ],
