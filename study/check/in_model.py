@@ -17,7 +17,7 @@ from ..what_if import in_halves
 from .judge import ROTATED, Conventions, caches_of
 from .mistakes import HELPERS
 from .probes import read_table
-from .reader import Raised, Stopped
+from .reader import Raised
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 
@@ -80,7 +80,7 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
             ids = continued(each, cache, start_ids)
             speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
             rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(ids))[:120]))
-    except (Raised, Stopped, RuntimeError, TypeError, IndexError) as error:
+    except (Raised, RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"the model does not run with your functions: {' '.join(str(error).split())}") from error
     used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
     notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]

@@ -79,11 +79,11 @@ class Conventions:
 
 @dataclass
 class Verdict:
-    """The outcome for one function: one of the texts above, or wrong, raised (an exception) or stopped."""
+    """The outcome for one function: one of the texts above, or wrong, or raised (an exception)."""
 
     function: str
     outcome: str
-    problem: str = ""  # why it raised or stopped
+    problem: str = ""  # why it raised
     named: list[Version] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # the first number that differs, and what a rotation does
 
@@ -133,7 +133,7 @@ class Match(NamedTuple):
 
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
-    """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
+    """The verdict on one function. What it shows is added to the conventions."""
     arguments = FUNCTIONS[name].parameters
     if name == "attention" and len(parameters(written)) == len(ROTATED):
         arguments = ROTATED
