@@ -75,7 +75,7 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
             cache = KVCache(network.args)
             if each is changed and "KVCache" in conventions.calls:
-                cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
+                _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
             start = time.perf_counter()
             ids = continued(each, cache, start_ids)
             speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
