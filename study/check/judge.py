@@ -14,7 +14,7 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from .mistakes import FUNCTIONS, HELPERS, MISTAKES, Version
+from .mistakes import FUNCTIONS, MISTAKES, Version
 from .probes import (
     CACHE,
     COMPLEX,
@@ -23,12 +23,10 @@ from .probes import (
     SINGLE,
     are_close,
     attempt,
-    in_bfloat16,
     is_rounded,
     plain,
     read_table,
     same,
-    side,
     write_table,
 )
 from .reader import Caller, Raised, Unwritten, count_of_required, kind, parameters, tensors_of
@@ -149,12 +147,12 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
     call = Caller(written, arguments, path)
     layouts = conventions.layouts if name in WITH_VECTORS else ("",)
     try:
-        forms, problem = forms_that_run(name, call, conventions)
+        forms = forms_that_run(name, call, conventions)
     except Unwritten:
         is_needed = name != "reshape_for_broadcast" or conventions.table in ("", COMPLEX)
         return Verdict(name, UNWRITTEN if is_needed else UNNEEDED)
-    if not forms:
-        return Verdict(name, "raised", problem)
+    if not runs(forms[0]):
+        return Verdict(name, "raised", str(forms[0].results[0]))
     conventions.calls[name], conventions.views[name] = call, forms[0].view
     if not all(map(same, results_of(name, forms[0].view), forms[0].results)):
         return Verdict(name, "wrong", named=[Version(MISTAKES["different numbers on each call"])])
@@ -166,19 +164,18 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         layout = min(layouts, key=partial(count_of_differences, name, form.results))
     else:
         form, layout = match.form, match.layout
-        named = list(match.versions) or right_but(name, form, call, conventions)
+        named = list(match.versions)
+        if not named and not exceptions(form):
+            named = right_but(name, form, call, conventions)
     conventions.views[name] = form.view
     if name == "apply_rotary_emb":
         conventions.layouts = (layout,)
         conventions.table, conventions.axes = form.table, form.axes
-    if match is None or named:
+    if match is None or named or exceptions(form):
         return wrong(name, form, layout, named)
     if name == "precompute_freqs_cis":
         conventions.table = form_of(call)
-    outcome = HALF_SPLIT if layout == "halves" else RIGHT
-    if name == "apply_rotary_emb" and in_bfloat16(side(form.view, 0)) is None:
-        outcome += ", but not for vectors in bfloat16: it raises an exception"
-    return Verdict(name, outcome)
+    return Verdict(name, HALF_SPLIT if layout == "halves" else RIGHT)
 
 
 def form_of(call: Caller) -> str:
@@ -192,7 +189,7 @@ def right_but(name: str, form: Form, call: Caller, conventions: Conventions) -> 
     """A mistake of a function with the right results."""
     if call.overwrites:
         return [Version(MISTAKES["an argument is overwritten"])]
-    if name == "apply_rotary_emb" and any(is_rounded(side(form.view, part)) for part in (0, 1)):
+    if name == "apply_rotary_emb" and is_rounded(form.view):
         return [Version(MISTAKES["rotated in half precision"])]
     if name == "apply_rotary_emb" and conventions.table not in ("", form.table):
         return [Version(MISTAKES["not the form of your table"])]
@@ -225,29 +222,33 @@ def wrong(name: str, form: Form, layout: str, named: list[Version]) -> Verdict:
 # The ways to call a function: with the table in each form, and for vectors with fewer axes.
 
 
-def forms_that_run(name: str, call: Caller, conventions: Conventions) -> tuple[list[Form], str]:
-    """The forms in which the function raises no exception in the first two probes, and the first exception.
+def forms_that_run(name: str, call: Caller, conventions: Conventions) -> list[Form]:
+    """The forms in which the function raises the fewest exceptions.
 
-    If it runs in the first form, that of the reader's own table, no other is tried; if it runs in any, vectors are not
-    tried with fewer axes.
+    If it runs in the first form, that of the reader's own table, this is the only one. Vectors have fewer axes only if
+    it does not run with all of them.
     """
     views = views_of(name, call, conventions)
-    by_axes = [{("", table): view for table, view in views.items()}]
-    if name in WITH_VECTORS:
-        by_axes.append(views_of_fewer_axes(views))
-    forms: list[Form] = []
-    problem = ""
-    for each in by_axes:
-        for (axes, table), view in each.items():
-            results = results_of(name, view)
-            problem = problem or str(results[0])
-            if not all(isinstance(result, Raised) for result in results[:2]):
-                forms.append(Form(table, axes, view, results))
-            if view is next(iter(views.values())) and not isinstance(results[0], Raised):
-                break
-        if forms:
-            break
-    return forms, problem
+    forms = [Form(table, "", view, results_of(name, view)) for table, view in views.items()]
+    if not isinstance(forms[0].results[0], Raised):
+        return forms[:1]
+    if name in WITH_VECTORS and not any(map(runs, forms)):
+        fewer = [
+            Form(table, axes, each, results_of(name, each))
+            for table, view in views.items()
+            for axes, each in views_of_fewer_axes(view).items()
+        ]
+        forms = list(filter(runs, fewer)) or forms
+    fewest = min(map(exceptions, forms))
+    return [form for form in forms if exceptions(form) == fewest]
+
+
+def runs(form: Form) -> bool:
+    return not all(isinstance(result, Raised) for result in form.results[:2])
+
+
+def exceptions(form: Form) -> int:
+    return sum(isinstance(result, Raised) for result in form.results)
 
 
 def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, View]:
@@ -270,19 +271,17 @@ def with_table(call: Caller, form: str, *given: Tensor) -> Any:
 
 def with_rotation(call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor, table: Tensor, mask: Tensor) -> Any:
     """An attention of rotated queries and keys (B, H, T, D)."""
-    rotate = HELPERS[layout]["rotate"]
-    q, k, v = (x.transpose(1, 2) for x in (rotate(xq, table), rotate(xk, table), xv))
-    return call(q, k, v, mask).transpose(1, 2)
+    rotated = *version("rotate", (), layout)(xq, xk, table), xv
+    return call(*(x.transpose(1, 2) for x in rotated), mask).transpose(1, 2)
 
 
-def views_of_fewer_axes(views: dict[str, View]) -> dict[tuple[str, str], View]:
-    """The functions as ones of vectors (B, T, D), (T, H, D) or (T, D), by these axes and the form of the table."""
-    found: dict[tuple[str, str], View] = {}
-    for table, view in views.items():
-        found["(B, T, D)", table] = partial(one_by_one, view, 2)
-        found["(T, H, D)", table] = partial(one_by_one, view, 0)
-        found["(T, D)", table] = partial(one_by_one, partial(one_by_one, view, 1), 0)
-    return found
+def views_of_fewer_axes(view: View) -> dict[str, View]:
+    """A function of vectors with these axes as one of vectors (B, T, H, D)."""
+    return {
+        "(B, T, D)": partial(one_by_one, view, 2),
+        "(T, H, D)": partial(one_by_one, view, 0),
+        "(T, D)": partial(one_by_one, partial(one_by_one, view, 1), 0),
+    }
 
 
 def one_by_one(view: View, axis: int, *given: Tensor) -> Any:
@@ -342,11 +341,13 @@ def results_of(name: str, function: View) -> list[Any]:
 
 
 def version(name: str, versions: Sequence[Version], layout: str) -> View:
-    """The function with these versions of its lines."""
+    """The function with these versions of its lines. That of ``rotate`` rotates both xq and xk."""
     run = partial(FUNCTIONS[name].run, versions, layout)
+    if name == "rotate":
+        return lambda xq, xk, freqs_cis: (run(xq, freqs_cis), run(xk, freqs_cis))
     if name != "KVCache":
         return run
-    shared: dict[str, Tensor] = empty_slots()
+    shared = empty_slots()
     return lambda: partial(run, SimpleNamespace(slots=empty_slots(), shared=shared, count=0, size=CACHE[2]))
 
 
@@ -354,43 +355,41 @@ def empty_slots() -> dict[str, Tensor]:
     return {"k": torch.zeros(CACHE), "v": torch.zeros(CACHE)}
 
 
-def search(name: str, forms: Sequence[Form], layouts: Sequence[str]) -> Match | None:
+def search(name: str, forms: Sequence[Form], layouts: Sequence[str], part: slice = slice(None)) -> Match | None:
     """The version with the fewest wrong lines, at most two, that has the reader's results in one of the forms.
 
-    If there is none, one that has them at the probes where the reader's function raises no exception. None if that is
-    the right function, or if no version has them.
+    Where the reader's function raises an exception, the version may do anything. Only a part of results that are tuples
+    is compared.
     """
-    has_raised = any(isinstance(result, Raised) for form in forms for result in form.results)
     for count in range(3):
-        for ignores_raised in (False, True) if has_raised else (False,):
-            for layout, versions, form in product(layouts, FUNCTIONS[name].choices(count), forms):
-                if agrees(name, version(name, versions, layout), form.results, ignores_raised):
-                    return None if ignores_raised and count == 0 else Match(versions, layout, form)
+        for layout, versions, form in product(layouts, FUNCTIONS[name].choices(count), forms):
+            if agrees(name, version(name, versions, layout), form.results, part):
+                return Match(versions, layout, form)
     return None
 
 
-def agrees(name: str, function: View, seen: list[Any], ignores_raised: bool) -> bool:
-    return all(
-        same(attempt(probe, function), result)
-        for probe, result in zip(PROBES[name].values(), seen)
-        if not (ignores_raised and isinstance(result, Raised))
-    )
+def agrees(name: str, function: View, results: list[Any], part: slice) -> bool:
+    for probe, theirs in zip(PROBES[name].values(), results):
+        if isinstance(theirs, Raised):
+            continue
+        ours = attempt(probe, function)
+        if isinstance(ours, tuple) and isinstance(theirs, tuple):
+            ours, theirs = ours[part], theirs[part]
+        if not same(ours, theirs):
+            return False
+    return True
 
 
 def search_in_q_and_k(forms: Sequence[Form], layouts: Sequence[str]) -> Match | None:
     """The versions of ``rotate`` that give q, and those that give k."""
-    q = search("rotate", [each._replace(results=results_of("rotate", side(each.view, 0))) for each in forms], layouts)
-    if q is None:
-        return None
-    form = q.form._replace(results=results_of("rotate", side(q.form.view, 1)))
-    k = search("rotate", [form], (q.layout,))
-    if k is None or not (q.versions or k.versions):
+    q = search("rotate", forms, layouts, slice(0, 1))
+    k = search("rotate", [q.form], [q.layout], slice(1, 2)) if q else None
+    if q is None or k is None:
         return None
     in_both = [each for each in q.versions if each in k.versions]
     only_q = [each._replace(only="q") for each in q.versions if each not in in_both]
     only_k = [each._replace(only="k") for each in k.versions if each not in in_both]
-    form = next(each for each in forms if each.view is form.view)
-    return Match(in_both + only_q + only_k, q.layout, form)
+    return q._replace(versions=in_both + only_q + only_k)
 
 
 # The first number that differs.
@@ -439,9 +438,9 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
             raise ValueError(f"vectors {kind(xq)} instead of {conventions.axes}")
         parts = (*table, *named.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
-        rotate = HELPERS[conventions.layouts[0]]["rotate"]
         q, k = (x if "B" in conventions.axes or x.ndim == 4 else x[None] for x in (xq, xk))
         q, k = (x if x.ndim == 4 else x.unsqueeze(2) for x in (q, k))  # (B, T, H, D)
-        return rotate(q, freqs_cis).view_as(xq), rotate(k, freqs_cis).view_as(xk)
+        q, k = version("rotate", (), conventions.layouts[0])(q, k, freqs_cis)
+        return q.view_as(xq), k.view_as(xk)
 
     return {"reshape_for_broadcast": reshape_for_broadcast, "apply_rotary_emb": apply_rotary_emb}

@@ -80,7 +80,9 @@ def attempt(probe: Probe, function: Any) -> Any:
     except Raised as raised:
         return raised
     except Exception as error:
-        return Raised(f"its result cannot be judged: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        unjudged = Raised(f"its result cannot be judged: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        unjudged.__cause__ = error
+        return unjudged
 
 
 def plain(value: Any) -> Any:
@@ -156,45 +158,25 @@ def misfit_probe(function: Callable[..., Any]) -> bool:
     return True
 
 
-def rotate_probe(B: int, T: int, H: int, dim: int) -> Probe:
-    return call_with((random(B, T, H, dim), random_table(T, dim // 2)))
+def in_bfloat16(apply: Callable[..., Any]) -> Any:
+    return apply(random(2, 5, 4, 8).bfloat16(), random(2, 5, 2, 8).bfloat16(), random_table(5, 4))
 
 
-def in_bfloat16(rotate: Callable[..., Any]) -> Any:
-    """The rotated vectors, or None if the function raises."""
-    try:
-        return rotate(random(2, 5, 4, 8).bfloat16(), random_table(5, 4))
-    except Raised:
-        return None
+def dtype_probe(apply: Callable[..., Any]) -> list[str]:
+    return ["complex" if x.is_complex() else str(x.dtype)[6:] for x in in_bfloat16(apply)]
 
 
-def is_rounded(rotate: Callable[..., Any]) -> bool:
+def is_rounded(apply: Callable[..., Any]) -> bool:
     """Whether vectors in bfloat16 are rotated in bfloat16, and not in float32 and then rounded."""
-    rotated = in_bfloat16(rotate)
-    if rotated is None:
-        return False
-    expected = rotate(random(2, 5, 4, 8).bfloat16().float(), random_table(5, 4)).bfloat16()
-    return bool((rotated != expected).float().mean() > 0.05)  # single numbers may lie between two of bfloat16
+    expected = in_bfloat16(lambda xq, xk, table: apply(xq.float(), xk.float(), table))
+    # Single numbers may lie between two of bfloat16.
+    return any(bool((x != y.bfloat16()).float().mean() > 0.05) for x, y in zip(in_bfloat16(apply), expected))
 
 
-def bfloat16_probe(rotate: Callable[..., Any]) -> str:
-    """The dtype of rotated vectors in bfloat16, for which a function may also raise."""
-    rotated = in_bfloat16(rotate)
-    if rotated is None:
-        return "bfloat16"
-    return "complex" if rotated.is_complex() else str(rotated.dtype)[6:]
-
-
-def gradient_probe(rotate: Callable[..., Any]) -> bool:
-    """Whether the rotated vectors depend on the graph of x."""
-    x = random(2, 3, 4, 8).requires_grad_()
-    return bool(rotate(1 * x, random_table(3, 4)).requires_grad)
-
-
-def properties_probe(apply: Callable[..., Any]) -> list[tuple[str, Any]]:
-    sides = [("q", side(apply, 0)), ("k", side(apply, 1))]
-    dtypes = [(f"the dtype of {name} for bfloat16", bfloat16_probe(rotate)) for name, rotate in sides]
-    return dtypes + [(f"whether a gradient reaches {name}", gradient_probe(rotate)) for name, rotate in sides]
+def gradient_probe(apply: Callable[..., Any]) -> list[bool]:
+    """Whether the rotated vectors depend on the graph of xq and xk."""
+    xq, xk = (random(2, 3, heads, 8).requires_grad_() for heads in (4, 2))
+    return [x.requires_grad for x in apply(1 * xq, 1 * xk, random_table(3, 4))]
 
 
 def quarter_turn_probe(apply: Callable[..., Any]) -> Any:
@@ -205,17 +187,6 @@ def quarter_turn_probe(apply: Callable[..., Any]) -> Any:
 
 def apply_probe(B: int, T: int, H: int, K: int, dim: int) -> Probe:
     return call_with((random(B, T, H, dim), random(B, T, K, dim, seed=2), random_table(T, dim // 2)))
-
-
-def side(apply: Callable[..., Any], number: int) -> Callable[[Tensor, Tensor], Any]:
-    """What apply_rotary_emb does with xq, 0, or xk, 1, beside another tensor."""
-
-    def rotate(x: Tensor, freqs_cis: Tensor) -> Any:
-        other = random(*x.shape, seed=5).to(x.dtype)
-        q, k = apply(*((x, other) if number == 0 else (other, x)), freqs_cis)
-        return k if number else q
-
-    return rotate
 
 
 def permutation_probe(D: int, n_heads: int, n_kv_heads: int, dim: int) -> Probe:
@@ -247,9 +218,10 @@ def attention_probe(B: int, T: int, H: int, K: int, dim: int, mask: Tensor = MAS
 
 
 # Rows of the batch, heads, slots and channels of a cache; calls of update, each of a cache, start_pos and T: two texts
-# in two caches, then a shorter text, then slots within it, up to the last slot.
+# in two caches, then a shorter text, then slots within it, up to the last slot; and calls that exceed the slots.
 CACHE = (2, 3, 12, 4)
 CALLS = ((0, 0, 7), (1, 0, 7), (0, 7, 2), (1, 7, 2), (0, 0, 3), (0, 3, 1), (0, 2, 3))
+TOO_MANY = ((0, 0, 12), (0, 12, 1), (1, 0, 9), (1, 9, 5), (1, 0, 13))
 
 
 def chunk(T: int, seed: int) -> tuple[Tensor, Tensor]:
@@ -268,29 +240,20 @@ def cache_probe(*calls: tuple[int, int, int]) -> Probe:
             returned = attempt(call_with((start, *chunk(T, number))), updates[cache])
             if number == 0 and isinstance(returned, Raised):
                 raise returned
+            if start + T > CACHE[2]:
+                returned = refusal(returned)
             results.append((f"cache {cache}, start_pos {start}, T {T}", returned))
         return results
 
     return probe
 
 
-def full_probe(make: Callable[[], Callable[..., Any]]) -> list[tuple[str, str]]:
-    """What chunks raise that exceed the slots. A RuntimeError is torch's, because shapes do not fit."""
-    results = []
-    for start, T in ((12, 1), (9, 5), (0, 13)):
-        update, raised = make(), "nothing"
-        try:
-            if start:
-                update(0, *chunk(start, 1))
-            update(start, *chunk(T, 2))
-        except Exception as found:
-            error = found.__cause__ or found
-            if isinstance(error, ValueError):
-                raised = "ValueError"
-            elif not isinstance(error, RuntimeError | TypeError):
-                raised = "another exception"
-        results.append((f"the exception for start_pos {start}, T {T}", raised))
-    return results
+def refusal(returned: Any) -> str:
+    """The exception that was raised. A RuntimeError is torch's, because shapes do not fit."""
+    error = returned.__cause__ if isinstance(returned, Raised) else None
+    if isinstance(error, ValueError):
+        return "ValueError"
+    return "no ValueError" if error is None or isinstance(error, RuntimeError | TypeError) else "another exception"
 
 
 def stored_probe(make: Callable[[], Callable[..., Any]]) -> Any:
@@ -328,19 +291,13 @@ PROBES: dict[str, dict[str, Probe]] = {
         "x (3, 3, 3, 3)": reshape_probe(3, 3, 3, 3),
         "tables that do not fit x are refused": misfit_probe,
     },
-    "rotate": {
-        "x (2, 5, 4, 8)": rotate_probe(2, 5, 4, 8),
-        "x (3, 3, 3, 6)": rotate_probe(3, 3, 3, 6),
-        "x (2, 1, 4, 8)": rotate_probe(2, 1, 4, 8),
-        "x in bfloat16": bfloat16_probe,
-        "a gradient reaches x": gradient_probe,
-    },
     "apply_rotary_emb": {
         "vectors (1, 2, .. 8), turned by 0 and 90 degrees": quarter_turn_probe,
         "xq and xk (3, 3, 3, 6)": apply_probe(3, 3, 3, 3, 6),
         "xq (2, 5, 4, 8), xk (2, 5, 2, 8)": apply_probe(2, 5, 4, 2, 8),
         "xq (2, 1, 4, 8), xk (2, 1, 2, 8)": apply_probe(2, 1, 4, 2, 8),
-        "properties": properties_probe,
+        "the dtype for bfloat16": dtype_probe,
+        "a gradient in xq and xk passes": gradient_probe,
     },
     "to_neighbours": PERMUTATIONS,
     "to_halves": PERMUTATIONS,
@@ -349,7 +306,7 @@ PROBES: dict[str, dict[str, Probe]] = {
         "single tokens": cache_probe((0, 0, 1), (0, 1, 1)),
         "two chunks": cache_probe((0, 0, 5), (0, 5, 7)),
         "two caches": cache_probe(*CALLS),
-        "more tokens than slots": full_probe,
+        "more tokens than slots": cache_probe(*TOO_MANY),
         "a chunk with a gradient": stored_probe,
     },
     "attention": {
@@ -360,3 +317,4 @@ PROBES: dict[str, dict[str, Probe]] = {
         "xq 20,000 times as large": attention_probe(2, 3, 4, 2, 8, size=20_000.0),
     },
 }
+PROBES["rotate"] = PROBES["apply_rotary_emb"]

@@ -56,11 +56,13 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
     return judge_all(files, Conventions())
 
 
-def test_a_right_rotation_that_fails_for_bfloat16_is_told_so(tmp_path):
+def test_a_right_rotation_that_fails_for_bfloat16_shows_the_exception(tmp_path):
     text = "import torch\n\n\ndef apply_rotary_emb(q, k, table):\n"
     text += "    pairs = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in (q, k))\n"
     text += "    return tuple(torch.view_as_real(x * table[:, None]).flatten(3) for x in pairs)\n"
-    assert judged(tmp_path, text)[ROTATE].outcome.startswith(f"{RIGHT}, but not for vectors in bfloat16")
+    verdict = judged(tmp_path, text)[ROTATE]
+    assert (verdict.outcome, verdict.named, verdict.findings) == ("raised", [], [])
+    assert "BFloat16" in verdict.problem
 
 
 def names(verdict: Verdict) -> list[str]:
