@@ -20,7 +20,6 @@ from .probes import (
     COMPLEX,
     FORMS,
     PROBES,
-    SINGLE,
     are_close,
     attempt,
     is_rounded,
@@ -66,7 +65,7 @@ View = Callable[..., Any]  # the reader's function as one with the arguments and
 class Conventions:
     """What the reader's functions agree on, collected as they are judged."""
 
-    table: str = ""  # one of FORMS, once it is known
+    table: str = ""  # its form, one of FORMS, once it is known
     layouts: Sequence[str] = ("neighbours", "halves")  # those that are possible
     axes: str = ""  # of vectors, if not (B, T, H, D)
     calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
@@ -164,9 +163,7 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         layout = min(layouts, key=partial(count_of_differences, name, form.results))
     else:
         form, layout = match.form, match.layout
-        named = list(match.versions)
-        if not named and not exceptions(form):
-            named = right_but(name, form, call, conventions)
+        named = list(match.versions) or right_but(name, form, call, conventions)
     conventions.views[name] = form.view
     if name == "apply_rotary_emb":
         conventions.layouts = (layout,)
@@ -189,7 +186,7 @@ def right_but(name: str, form: Form, call: Caller, conventions: Conventions) -> 
     """A mistake of a function with the right results."""
     if call.overwrites:
         return [Version(MISTAKES["an argument is overwritten"])]
-    if name == "apply_rotary_emb" and is_rounded(form.view):
+    if name == "apply_rotary_emb" and not exceptions(form) and is_rounded(form.view):
         return [Version(MISTAKES["rotated in half precision"])]
     if name == "apply_rotary_emb" and conventions.table not in ("", form.table):
         return [Version(MISTAKES["not the form of your table"])]
@@ -307,7 +304,7 @@ def reshape_views(call: Caller) -> dict[str, View]:
     def of_both(table: Tensor, x: Tensor) -> Any:
         return torch.complex(*call((table.real, table.imag), x.real))
 
-    return {COMPLEX: call, SINGLE: of_one, "both": of_both}
+    return {COMPLEX: call, "one": of_one, "both": of_both}
 
 
 def new_cache(call: Caller) -> Callable[..., Any]:

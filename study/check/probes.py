@@ -16,13 +16,16 @@ from .reader import Raised, Unwritten
 
 Probe = Callable[[Callable[..., Any]], Any]  # what a function does
 
-# The forms of a rotation table. Each angle may be there twice, in halves (a0, a1 .. a0, a1 ..) or as neighbours
-# (a0, a0, a1, a1 ..).
-COMPLEX, STACKED = "complex", "(…, 2), a cosine and a sine for each of D/2 columns"
-SINGLE = "(cos, sin) of D/2 columns"
-HALVES = "(cos, sin) of D columns in halves"
-NEIGHBOURS = "(cos, sin) of D columns in pairs of neighbours"
-FORMS = (COMPLEX, SINGLE, HALVES, NEIGHBOURS, STACKED)
+COMPLEX = "complex"
+# The forms of a rotation table, from its cosines and sines (T, D/2). Each angle may be there twice, in halves
+# (a0, a1 .. a0, a1 ..) or as neighbours (a0, a0, a1, a1 ..).
+FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
+    COMPLEX: torch.complex,
+    "tuple": lambda cos, sin: (cos, sin),
+    "tuple, in halves": lambda cos, sin: (torch.cat((cos, cos), -1), torch.cat((sin, sin), -1)),
+    "tuple, as neighbours": lambda cos, sin: (cos.repeat_interleave(2, -1), sin.repeat_interleave(2, -1)),
+    "last axis of 2": lambda cos, sin: torch.stack((cos, sin), -1),
+}
 
 
 def random(*shape: int, seed: int = 1) -> Tensor:
@@ -38,16 +41,7 @@ def random_table(T: int, pairs: int) -> Tensor:
 
 def write_table(form: str, table: Tensor) -> Any:
     """A table, complex128 (T, D/2), in this form."""
-    if form == COMPLEX:
-        return table.to(torch.complex64)
-    parts = (table.real.float(), table.imag.float())
-    if form == STACKED:
-        return torch.stack(parts, -1)
-    if form == HALVES:
-        return tuple(torch.cat((part, part), -1) for part in parts)
-    if form == NEIGHBOURS:
-        return tuple(part.repeat_interleave(2, -1) for part in parts)
-    return parts
+    return FORMS[form](table.real.float(), table.imag.float())
 
 
 def read_table(raw: Any, pairs: int) -> Any:
