@@ -274,8 +274,6 @@ PERMUTATIONS: dict[str, Probe] = {
 PROBES: dict[str, dict[str, Probe]] = {
     "precompute_freqs_cis": {
         "dim 8, end 7, theta 3": table_probe(8, 7, 3.0),
-        "dim 8, end 7, theta 2": table_probe(8, 7, 2.0),
-        "dim 8, end 11, theta 3": table_probe(8, 11, 3.0),
         "dim 4, end 3, without theta": table_probe(4, 3, None),
         "dim 6, end 13, theta 500": table_probe(6, 13, 500.0),
         "row 2p + 1 is row p times row p + 1, for p from 1100 to 1499": call_with((8, 3001, 10000.0), is_additive),
