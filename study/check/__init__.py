@@ -18,7 +18,7 @@ from typing import Annotated
 from ..topic import Report, Table
 from .in_model import in_model
 from .judge import EXERCISES, Conventions, Verdict, counterparts, judge
-from .reader import Reader, Stopped
+from .reader import Reader
 
 
 def check(
@@ -62,14 +62,11 @@ def judge_all(reader: Reader, conventions: Conventions) -> dict[str, Verdict]:
     verdicts = {}
     ours = counterparts(conventions)
     functions = reader.functions(EXERCISES)
-    for name, function in ours.items():
-        reader.use(name, function, replace=False)
+    for name in ours.keys() - functions.keys():
+        reader.use(name, ours[name])
     with warnings.catch_warnings(action="ignore"):
         for name, (function, path) in functions.items():
-            try:
-                verdicts[name] = judge(name, function, path, conventions)
-            except Stopped as stopped:
-                verdicts[name] = Verdict(name, "stopped", str(stopped))
+            verdicts[name] = judge(name, function, path, conventions)
             if name in ours and not verdicts[name].is_good:
                 reader.use(name, ours[name])
     for name, (function, _) in functions.items():

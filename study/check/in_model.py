@@ -14,49 +14,37 @@ from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import ROTATED, Conventions, caches_of
-from .mistakes import HELPERS
+from .judge import Conventions, View, caches_of, version
 from .probes import read_table
-from .reader import Raised, Stopped
+from .reader import Raised
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 
 
 class ReadersAttention(Attention):
-    """The attention layer with the reader's functions in place of ours."""
+    """The attention layer with the reader's functions in place of ours. Theirs for attention has no cache."""
 
-    def __init__(self, args: ModelArgs, conventions: Conventions) -> None:
+    def __init__(self, args: ModelArgs, views: dict[str, View]) -> None:
         super().__init__(args)
-        self.conventions = conventions
+        self.views = views
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
-        calls, views = self.conventions.calls, self.conventions.views
+        views = self.views
         B, T, _ = x.shape
         xq, xk, xv = (w(x).view(B, T, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
         xq, xk = self.q_norm(xq), self.k_norm(xk)
-        if "causal_mask" in calls:
-            mask = calls["causal_mask"](start_pos, T)
-        attention = calls.get("attention")
-        it_rotates = attention is not None and attention.names != ROTATED
-        if it_rotates and cache is None:
-            causal = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
-            return self.wo(views["attention"](xq, xk, xv, freqs_cis, causal).reshape(B, T, -1))
-
-        if "apply_rotary_emb" in views:
-            xq, xk = views["apply_rotary_emb"](xq, xk, freqs_cis)
-        else:
-            rotate = HELPERS[self.conventions.layouts[0]]["rotate"]
-            xq, xk = rotate(xq, freqs_cis), rotate(xk, freqs_cis)
+        if "causal_mask" in views:
+            mask = views["causal_mask"](start_pos, T)
+        if "attention" in views and cache is None:
+            seen = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
+            return self.wo(views["attention"](xq, xk, xv, freqs_cis, seen).reshape(B, T, -1))
+        xq, xk = views["apply_rotary_emb"](xq, xk, freqs_cis)
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
-        if attention is None or it_rotates or mask is None:
-            out = self.attend(xq, xk, xv, mask)
-        else:
-            out = attention(xq, xk, xv, mask)
-        return self.wo(out.transpose(1, 2).flatten(2))
+        return self.wo(self.attend(xq, xk, xv, mask).transpose(1, 2).flatten(2))
 
 
 def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
@@ -75,12 +63,13 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
             cache = KVCache(network.args)
             if each is changed and "KVCache" in conventions.calls:
-                cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
+                _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
             start = time.perf_counter()
-            ids = continued(each, cache, start_ids)
-            speed = (len(ids) - len(start_ids)) / (time.perf_counter() - start)
-            rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(ids))[:120]))
-    except (Raised, Stopped, RuntimeError, TypeError, IndexError) as error:
+            count = min(NEW_TOKENS, cache.max_seq_len - len(start_ids))
+            new = [int(token) for token in decode(each, torch.tensor([start_ids]), count, likeliest, cache)]
+            speed = len(new) / (time.perf_counter() - start)
+            rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
+    except (Raised, RuntimeError, TypeError, IndexError) as error:
         raise ValueError(f"the model does not run with your functions: {' '.join(str(error).split())}") from error
     used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
     notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
@@ -90,13 +79,14 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
 def with_functions(network: Transformer, conventions: Conventions) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
+    views = {"apply_rotary_emb": version("rotate", (), conventions.layouts[0])} | conventions.views
     changed = Transformer(args)
     for layer in changed.layers:
-        layer.attention = ReadersAttention(args, conventions)
+        layer.attention = ReadersAttention(args, views)
     changed.load_state_dict((in_halves(network) if conventions.layouts == ("halves",) else network).state_dict())
     changed.freqs_cis = network.freqs_cis
-    if "precompute_freqs_cis" in conventions.calls and args.rope_scaling is None:
-        raw = conventions.calls["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
+    if "precompute_freqs_cis" in views and args.rope_scaling is None:
+        raw = views["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
         table = read_table(raw, args.head_dim // 2)
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
@@ -104,8 +94,5 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     return changed.eval()
 
 
-def continued(network: Transformer, cache: KVCache, prompt: list[int]) -> list[int]:
-    """The prompt and the likeliest next tokens."""
-    count = min(NEW_TOKENS, cache.max_seq_len - len(prompt))
-    tokens = decode(network, torch.tensor([prompt]), count, lambda logits: logits.argmax(-1, keepdim=True), cache)
-    return prompt + [int(token) for token in tokens]
+def likeliest(logits: Tensor) -> Tensor:
+    return logits.argmax(-1, keepdim=True)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import torch
@@ -13,24 +14,18 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from .mistakes import FUNCTIONS, HELPERS, MISTAKES, Version
+from .mistakes import FUNCTIONS, MISTAKES, Version
 from .probes import (
     CACHE,
     COMPLEX,
     FORMS,
     PROBES,
-    SINGLE,
-    Slots,
     are_close,
     attempt,
-    empty_slots,
-    in_bfloat16,
     is_rounded,
-    passes_gradient,
     plain,
     read_table,
     same,
-    side,
     write_table,
 )
 from .reader import Caller, Raised, Unwritten, count_of_required, kind, parameters, tensors_of
@@ -59,18 +54,18 @@ EXERCISES = {
 SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")  # of a cache
 OF_NETWORK = ("args", "batch_size")  # of the cache of a network, as in model/cache.py
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
+WITH_VECTORS = ("apply_rotary_emb", "attention")
 RIGHT, UNWRITTEN = "right", "not written yet"
 UNNEEDED = "not written, and not needed for a table of cosines and sines"
 HALF_SPLIT = "right, in the half-split layout (channel i pairs with i + D/2, as in Hugging Face)"
 View = Callable[..., Any]  # the reader's function as one with the arguments and results of the right one
-Form = tuple[str, str]  # that of the table, and the axes of the vectors if they are not (B, T, H, D)
 
 
 @dataclass
 class Conventions:
     """What the reader's functions agree on, collected as they are judged."""
 
-    table: str = ""  # one of FORMS, once it is known
+    table: str = ""  # its form, one of FORMS, once it is known
     layouts: Sequence[str] = ("neighbours", "halves")  # those that are possible
     axes: str = ""  # of vectors, if not (B, T, H, D)
     calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
@@ -79,11 +74,11 @@ class Conventions:
 
 @dataclass
 class Verdict:
-    """The outcome for one function: one of the texts above, or wrong, raised (an exception) or stopped."""
+    """The outcome for one function: one of the texts above, or wrong, or raised (an exception)."""
 
     function: str
     outcome: str
-    problem: str = ""  # why it raised or stopped
+    problem: str = ""  # why it raised
     named: list[Version] = field(default_factory=list)
     findings: list[Finding] = field(default_factory=list)  # the first number that differs, and what a rotation does
 
@@ -124,6 +119,15 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
+class Form(NamedTuple):
+    """A way to call the reader's function, and what it does in the probes."""
+
+    table: str  # one of FORMS, or how reshape_for_broadcast takes the table
+    axes: str  # of the vectors, if not (B, T, H, D)
+    view: View
+    results: list[Any]
+
+
 class Match(NamedTuple):
     """The versions that give the reader's results, none if the function is right, and in which layout and form."""
 
@@ -133,66 +137,60 @@ class Match(NamedTuple):
 
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
-    """The verdict on one function. What it shows is added to the conventions. Raises Stopped after a long call."""
+    """The verdict on one function. What it shows is added to the conventions."""
     arguments = FUNCTIONS[name].parameters
     if name == "attention" and len(parameters(written)) == len(ROTATED):
         arguments = ROTATED
     if name == "KVCache":
         arguments = OF_NETWORK if count_of_required(written) in (1, 2) else SIZES
     call = Caller(written, arguments, path)
-    layouts = conventions.layouts if name in ("apply_rotary_emb", "attention") else ("",)
+    layouts = conventions.layouts if name in WITH_VECTORS else ("",)
     try:
-        views, seen, problem = run(name, call, conventions)
+        forms = forms_that_run(name, call, conventions)
     except Unwritten:
         is_needed = name != "reshape_for_broadcast" or conventions.table in ("", COMPLEX)
         return Verdict(name, UNWRITTEN if is_needed else UNNEEDED)
-    if not seen:
-        return Verdict(name, "raised", problem)
-    form = next(iter(seen))
-    conventions.calls[name], conventions.views[name] = call, views[form]
-    if not all(map(same, results_of(name, views[form]), seen[form])):
+    if not runs(forms[0]):
+        return Verdict(name, "raised", str(forms[0].results[0]))
+    conventions.calls[name], conventions.views[name] = call, forms[0].view
+    if not all(map(same, results_of(name, forms[0].view), forms[0].results)):
         return Verdict(name, "wrong", named=[Version(MISTAKES["different numbers on each call"])])
-    match = search(name, seen, layouts)
+    match = search(name, forms, layouts)
     if match is None and name == "apply_rotary_emb":
-        match = search_in_q_and_k({form: views[form] for form in seen}, layouts)
+        match = search_in_q_and_k(forms, layouts)
     if match is None:
-        named = []
-        layout = min(layouts, key=partial(count_of_differences, name, seen[form]))
+        form, named = forms[0], []
+        layout = min(layouts, key=partial(count_of_differences, name, form.results))
     else:
         form, layout = match.form, match.layout
-        named = list(match.versions) or right_but(name, form[0], views[form], call, conventions)
-    conventions.views[name] = views[form]
+        named = list(match.versions) or right_but(name, form, call, conventions)
+    conventions.views[name] = form.view
     if name == "apply_rotary_emb":
         conventions.layouts = (layout,)
-        conventions.table, conventions.axes = form
-    if match is None or named:
-        return wrong(name, views[form], seen[form], layout, named)
+        conventions.table, conventions.axes = form.table, form.axes
+    if match is None or named or exceptions(form):
+        return wrong(name, form, layout, named)
     if name == "precompute_freqs_cis":
-        conventions.table = form_of(call, version(name, (), ""))
-    outcome = HALF_SPLIT if layout == "halves" else RIGHT
-    if name == "apply_rotary_emb" and in_bfloat16(side(views[form], 0)) is None:
-        outcome += ", but not for vectors in bfloat16: it raises an exception"
-    return Verdict(name, outcome)
+        conventions.table = form_of(call)
+    return Verdict(name, HALF_SPLIT if layout == "halves" else RIGHT)
 
 
-def form_of(call: Caller, right: View) -> str:
-    """The form of the reader's table."""
+def form_of(call: Caller) -> str:
+    """The form of the reader's right table."""
     table = plain(call(8, 7, 3.0))
-    return next((form for form in FORMS if same(plain(write_table(form, right(8, 7, 3.0))), table)), COMPLEX)
+    right = version("precompute_freqs_cis", (), "")(8, 7, 3.0)
+    return next((form for form in FORMS if same(plain(write_table(form, right)), table)), COMPLEX)
 
 
-def right_but(name: str, table: str, view: View, call: Caller, conventions: Conventions) -> list[Version]:
-    """Mistakes of a function with the right results, which reads this form of the table."""
-    mistake = ""
+def right_but(name: str, form: Form, call: Caller, conventions: Conventions) -> list[Version]:
+    """A mistake of a function with the right results."""
     if call.overwrites:
-        mistake = "an argument is overwritten"
-    elif name in ("apply_rotary_emb", "attention") and not passes_gradient(name, view):
-        mistake = "no gradient reaches the vectors"
-    elif name == "apply_rotary_emb" and any(is_rounded(side(view, part)) for part in (0, 1)):
-        mistake = "rotated in half precision"
-    elif name == "apply_rotary_emb" and conventions.table not in ("", table):
-        mistake = "not the form of your table"
-    return [Version(MISTAKES[mistake])] if mistake else []
+        return [Version(MISTAKES["an argument is overwritten"])]
+    if name == "apply_rotary_emb" and not exceptions(form) and is_rounded(form.view):
+        return [Version(MISTAKES["rotated in half precision"])]
+    if name == "apply_rotary_emb" and conventions.table not in ("", form.table):
+        return [Version(MISTAKES["not the form of your table"])]
+    return []
 
 
 def count_of_differences(name: str, seen: list[Any], layout: str) -> int:
@@ -202,17 +200,17 @@ def count_of_differences(name: str, seen: list[Any], layout: str) -> int:
     return sum(int((~are_close(x, y)).sum()) if x.shape == y.shape else y.numel() for x, y in pairs)
 
 
-def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Version]) -> Verdict:
+def wrong(name: str, form: Form, layout: str, named: list[Version]) -> Verdict:
     """The verdict with what differs first."""
     right = results_of(name, version(name, (), layout))
     verdict = Verdict(name, "wrong", named=named)
-    for label, yours, expected in zip(PROBES[name], results, right):
+    for label, yours, expected in zip(PROBES[name], form.results, right):
         if isinstance(yours, Raised):
             verdict.problem = verdict.problem or str(yours)
         elif not verdict.findings:
             verdict.findings += filter(None, [difference(name, yours, expected, label)])
     if name == "apply_rotary_emb":
-        verdict.findings += rotation_findings(view, layout)
+        verdict.findings += rotation_findings(form.view, layout)
     if not verdict.findings and not named:
         verdict.outcome = "raised"
     return verdict
@@ -221,27 +219,33 @@ def wrong(name: str, view: View, results: list[Any], layout: str, named: list[Ve
 # The ways to call a function: with the table in each form, and for vectors with fewer axes.
 
 
-def run(name: str, call: Caller, conventions: Conventions) -> tuple[dict[Form, View], dict[Form, list[Any]], str]:
-    """The function in each form, its results in those in which it runs, and the first exception.
+def forms_that_run(name: str, call: Caller, conventions: Conventions) -> list[Form]:
+    """The forms in which the function raises the fewest exceptions.
 
-    If it runs in the first form, that of the reader's own table, no other is tried; if it runs in any, vectors are not
-    tried with fewer axes.
+    If it runs in the first form, that of the reader's own table, this is the only one. Vectors have fewer axes only if
+    it does not run with all of them.
     """
-    views = {(table, ""): view for table, view in views_of(name, call, conventions).items()}
-    fewer = views_of_fewer_axes(views) if name in ("apply_rotary_emb", "attention") else {}
-    first = next(iter(views))
-    seen: dict[Form, list[Any]] = {}
-    problem = ""
-    for form, view in (views | fewer).items():
-        if form in fewer and views.keys() & seen.keys():
-            break
-        results = results_of(name, view)
-        problem = problem or str(results[0])
-        if not all(isinstance(result, Raised) for result in results[:2]):
-            seen[form] = results
-        if form == first and not isinstance(results[0], Raised):
-            break
-    return views | fewer, seen, problem
+    views = views_of(name, call, conventions)
+    forms = [Form(table, "", view, results_of(name, view)) for table, view in views.items()]
+    if not isinstance(forms[0].results[0], Raised):
+        return forms[:1]
+    if name in WITH_VECTORS and not any(map(runs, forms)):
+        fewer = [
+            Form(table, axes, each, results_of(name, each))
+            for table, view in views.items()
+            for axes, each in views_of_fewer_axes(view).items()
+        ]
+        forms = list(filter(runs, fewer)) or forms
+    fewest = min(map(exceptions, forms))
+    return [form for form in forms if exceptions(form) == fewest]
+
+
+def runs(form: Form) -> bool:
+    return not all(isinstance(result, Raised) for result in form.results[:2])
+
+
+def exceptions(form: Form) -> int:
+    return sum(isinstance(result, Raised) for result in form.results)
 
 
 def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, View]:
@@ -264,19 +268,17 @@ def with_table(call: Caller, form: str, *given: Tensor) -> Any:
 
 def with_rotation(call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor, table: Tensor, mask: Tensor) -> Any:
     """An attention of rotated queries and keys (B, H, T, D)."""
-    rotate = HELPERS[layout]["rotate"]
-    q, k, v = (x.transpose(1, 2) for x in (rotate(xq, table), rotate(xk, table), xv))
-    return call(q, k, v, mask).transpose(1, 2)
+    rotated = *version("rotate", (), layout)(xq, xk, table), xv
+    return call(*(x.transpose(1, 2) for x in rotated), mask).transpose(1, 2)
 
 
-def views_of_fewer_axes(views: dict[Form, View]) -> dict[Form, View]:
-    """The functions as ones of vectors (B, T, D), (T, H, D) or (T, D)."""
-    found: dict[Form, View] = {}
-    for (table, _), view in views.items():
-        found[table, "(B, T, D)"] = partial(one_by_one, view, 2)
-        found[table, "(T, H, D)"] = partial(one_by_one, view, 0)
-        found[table, "(T, D)"] = partial(one_by_one, partial(one_by_one, view, 1), 0)
-    return found
+def views_of_fewer_axes(view: View) -> dict[str, View]:
+    """A function of vectors with these axes as one of vectors (B, T, H, D)."""
+    return {
+        "(B, T, D)": partial(one_by_one, view, 2),
+        "(T, H, D)": partial(one_by_one, view, 0),
+        "(T, D)": partial(one_by_one, partial(one_by_one, view, 1), 0),
+    }
 
 
 def one_by_one(view: View, axis: int, *given: Tensor) -> Any:
@@ -302,31 +304,30 @@ def reshape_views(call: Caller) -> dict[str, View]:
     def of_both(table: Tensor, x: Tensor) -> Any:
         return torch.complex(*call((table.real, table.imag), x.real))
 
-    return {COMPLEX: call, SINGLE: of_one, "both": of_both}
+    return {COMPLEX: call, "one": of_one, "both": of_both}
 
 
 def new_cache(call: Caller) -> Callable[..., Any]:
-    """The method ``update`` of a new cache of the reader. A cache of a whole network checks its end outside of it."""
+    """The method ``update`` of a new cache of the reader."""
     B, K, S, D = CACHE
     args = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
-    update = Caller(caches_of(call, args, B)[0].update, ("start_pos", "xk", "xv"), call.path)
+    cache, layers = caches_of(call, args, B)
+    update = Caller(layers[0].update, ("start_pos", "xk", "xv"), call.path)
 
     def checked(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
-        if start_pos + xk.shape[2] > S:
-            raise ValueError
+        cache.make_room(start_pos, xk.shape[2])  # as the loop does that uses such a cache
         return update(start_pos, xk, xv)
 
-    return checked if call.names == OF_NETWORK else update
+    return checked if hasattr(cache, "make_room") else update
 
 
-def caches_of(call: Caller, args: ModelArgs, batch_size: int) -> list[Any]:
-    """The reader's cache of each layer of a network."""
+def caches_of(call: Caller, args: ModelArgs, batch_size: int) -> tuple[Any, list[Any]]:
+    """The reader's cache for a network, if there is one, and its caches of the layers."""
     if call.names == OF_NETWORK:
-        make = partial(call, args, batch_size)
-    else:
-        make = partial(call, batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
-    first = make()
-    return first.layers if hasattr(first, "layers") else [first, *(make() for _ in range(args.n_layers - 1))]
+        cache = call(args, batch_size)
+        return cache, cache.layers if hasattr(cache, "layers") else [cache]
+    sizes = (batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
+    return None, [call(*sizes) for _ in range(args.n_layers)]
 
 
 # The search for a version with the reader's results.
@@ -337,45 +338,51 @@ def results_of(name: str, function: View) -> list[Any]:
 
 
 def version(name: str, versions: Sequence[Version], layout: str) -> View:
-    """The function with these versions of its lines."""
+    """The function with these versions of its lines. That of ``rotate`` rotates both xq and xk."""
     run = partial(FUNCTIONS[name].run, versions, layout)
+    if name == "rotate":
+        return lambda xq, xk, freqs_cis: (run(xq, freqs_cis), run(xk, freqs_cis))
     if name != "KVCache":
         return run
     shared = empty_slots()
-    return lambda: partial(run, Slots(shared))
+    return lambda: partial(run, SimpleNamespace(slots=empty_slots(), shared=shared, count=0, size=CACHE[2]))
 
 
-def search(name: str, seen: dict[Form, list[Any]], layouts: Sequence[str]) -> Match | None:
-    """The version with the fewest wrong lines, at most two, that has the results seen in one of the forms.
+def empty_slots() -> dict[str, Tensor]:
+    return {"k": torch.zeros(CACHE), "v": torch.zeros(CACHE)}
 
-    If there is none, one that has them at the probes where the reader's function raises no exception. None if that is
-    the right function, or if no version has them.
+
+def search(name: str, forms: Sequence[Form], layouts: Sequence[str], part: slice = slice(None)) -> Match | None:
+    """The version with the fewest wrong lines, at most two, that has the reader's results in one of the forms.
+
+    Where the reader's function raises an exception, the version may do anything. Only a part of results that are tuples
+    is compared.
     """
-    has_raised = any(isinstance(result, Raised) for results in seen.values() for result in results)
     for count in range(3):
-        for ignores_raised in (False, True) if has_raised else (False,):
-            for layout, versions, form in product(layouts, FUNCTIONS[name].choices(count), seen):
-                if agrees(name, version(name, versions, layout), seen[form], ignores_raised):
-                    return None if ignores_raised and count == 0 else Match(versions, layout, form)
+        for layout, versions, form in product(layouts, FUNCTIONS[name].choices(count), forms):
+            if agrees(name, version(name, versions, layout), form.results, part):
+                return Match(versions, layout, form)
     return None
 
 
-def agrees(name: str, function: View, seen: list[Any], ignores_raised: bool) -> bool:
-    return all(
-        same(attempt(probe, function), result)
-        for probe, result in zip(PROBES[name].values(), seen)
-        if not (ignores_raised and isinstance(result, Raised))
-    )
+def agrees(name: str, function: View, results: list[Any], part: slice) -> bool:
+    for probe, theirs in zip(PROBES[name].values(), results):
+        if isinstance(theirs, Raised):
+            continue
+        ours = attempt(probe, function)
+        if isinstance(ours, tuple) and isinstance(theirs, tuple):
+            ours, theirs = ours[part], theirs[part]
+        if not same(ours, theirs):
+            return False
+    return True
 
 
-def search_in_q_and_k(views: dict[Form, View], layouts: Sequence[str]) -> Match | None:
+def search_in_q_and_k(forms: Sequence[Form], layouts: Sequence[str]) -> Match | None:
     """The versions of ``rotate`` that give q, and those that give k."""
-    q = search("rotate", {form: results_of("rotate", side(view, 0)) for form, view in views.items()}, layouts)
-    k = search("rotate", {q.form: results_of("rotate", side(views[q.form], 1))}, (q.layout,)) if q else None
+    q = search("rotate", forms, layouts, slice(0, 1))
+    k = search("rotate", [q.form], [q.layout], slice(1, 2)) if q else None
     if q is None or k is None:
         return None
-    if not q.versions and not k.versions:  # each is right beside a tensor of its own shape
-        return q._replace(versions=[Version(MISTAKES["the heads of q and k are counted as one"])])
     in_both = [each for each in q.versions if each in k.versions]
     only_q = [each._replace(only="q") for each in q.versions if each not in in_both]
     only_k = [each._replace(only="k") for each in k.versions if each not in in_both]
@@ -416,10 +423,6 @@ def difference(name: str, yours: Any, expected: Any, where: str) -> Finding | No
 
 
 def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
-    def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Any:
-        table = version("precompute_freqs_cis", (), "")(dim, end, theta)
-        return write_table(conventions.table or COMPLEX, table)
-
     def reshape_for_broadcast(table: Any, x: Tensor) -> Any:
         return tuple(part[None, :, None] for part in table) if isinstance(table, tuple) else table[None, :, None]
 
@@ -432,10 +435,9 @@ def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
             raise ValueError(f"vectors {kind(xq)} instead of {conventions.axes}")
         parts = (*table, *named.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)
-        rotate = HELPERS[conventions.layouts[0]]["rotate"]
         q, k = (x if "B" in conventions.axes or x.ndim == 4 else x[None] for x in (xq, xk))
         q, k = (x if x.ndim == 4 else x.unsqueeze(2) for x in (q, k))  # (B, T, H, D)
-        return rotate(q, freqs_cis).view_as(xq), rotate(k, freqs_cis).view_as(xk)
+        q, k = version("rotate", (), conventions.layouts[0])(q, k, freqs_cis)
+        return q.view_as(xq), k.view_as(xk)
 
-    functions = (precompute_freqs_cis, reshape_for_broadcast, apply_rotary_emb)
-    return {function.__name__: function for function in functions}
+    return {"reshape_for_broadcast": reshape_for_broadcast, "apply_rotary_emb": apply_rotary_emb}

@@ -117,22 +117,6 @@ def compiled(code: str) -> CodeType:
 # What the lines call.
 
 
-def neighbours(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x[..., ::2], x[..., 1::2]
-
-
-def interleaved(a: Tensor, b: Tensor) -> Tensor:
-    return torch.stack((a, b), -1).flatten(-2)
-
-
-def halves(x: Tensor) -> tuple[Tensor, ...]:
-    return x.chunk(2, -1)
-
-
-def concatenated(a: Tensor, b: Tensor) -> Tensor:
-    return torch.cat((a, b), -1)
-
-
 def first(new: Sequence[Tensor], old: Sequence[Tensor], count: int, axis: int) -> list[Tensor]:
     """The first ``count`` places of an axis from the new tensors, the others from the old ones."""
     size = old[0].shape[axis]
@@ -155,42 +139,29 @@ def moved(x: Tensor, moves: Sequence[tuple[int, int]]) -> Tensor:
     return rows.view(x.shape)
 
 
-def single(x: Tensor) -> Tensor:
-    return x.float().double()
+def helpers(layout: str, other: str) -> dict[str, Any]:
+    """The functions of a layout that lines call, and those of the other layout."""
+    split, join = PAIRS[layout]
+    other_split, other_join = PAIRS[other]
 
-
-def half(x: Tensor) -> Tensor:
-    return x.half().double()
-
-
-def brain(x: Tensor) -> Tensor:
-    return x.bfloat16().double()
-
-
-def rotated_as(split: Callable[..., Any], join: Callable[..., Tensor]) -> Callable[[Tensor, Tensor], Tensor]:
-    def rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
+    def rotate(x: Tensor, freqs_cis: Tensor, split: Any = split, join: Any = join) -> Tensor:
         pairs = torch.complex(*split(x.double())) * freqs_cis[None, :, None]
         return join(pairs.real, pairs.imag).to(x.dtype)
 
-    return rotate
+    def other_rotate(x: Tensor, freqs_cis: Tensor) -> Tensor:
+        return rotate(x, freqs_cis, other_split, other_join)
+
+    functions = (first, written, moved, rotate, other_rotate)
+    named = {function.__name__: function for function in functions}
+    return named | {"split": split, "join": join, "other_split": other_split, "other_join": other_join}
 
 
-def pair_helpers(split: Any, join: Any, other_split: Any, other_join: Any) -> dict[str, Any]:
-    return {
-        "split": split,
-        "join": join,
-        "other_split": other_split,
-        "other_join": other_join,
-        "rotate": rotated_as(split, join),
-        "other_rotate": rotated_as(other_split, other_join),
-    }
-
-
-COMMON = {function.__name__: function for function in (first, written, moved, single, half, brain)}
-HELPERS: dict[str, dict[str, Any]] = {
-    "": COMMON,
-    "neighbours": COMMON | pair_helpers(neighbours, interleaved, halves, concatenated),
-    "halves": COMMON | pair_helpers(halves, concatenated, neighbours, interleaved),
+# How the pairs of a head are split into their first and their second numbers, and joined again.
+PAIRS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor, Tensor], Tensor]]] = {
+    "neighbours": (lambda x: (x[..., ::2], x[..., 1::2]), lambda a, b: torch.stack((a, b), -1).flatten(-2)),
+    "halves": (lambda x: x.chunk(2, -1), lambda a, b: torch.cat((a, b), -1)),
 }
-HELPER_NAMES = {"cache", "slots", *HELPERS["neighbours"]}
+NEIGHBOURS = helpers("neighbours", "halves")
+HELPERS = {"": NEIGHBOURS, "neighbours": NEIGHBOURS, "halves": helpers("halves", "neighbours")}
+HELPER_NAMES = {"cache", "slots", *NEIGHBOURS}
 FUNCTIONS, MISTAKES = read(Path(__file__).with_name("mistakes.txt").read_text(encoding="utf-8"))

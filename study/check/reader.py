@@ -1,23 +1,17 @@
 """The reader's files as modules that find each other, and calls of their functions."""
 
-import __future__
-
-import ast
 import builtins
 import inspect
-import signal
 import sys
 import traceback
 import types
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-SECONDS = 5.0  # that a file, or a call of a function, may compute
 PACKAGE = "reader"  # begins the names of the modules, so that a file named random.py or model.py replaces nothing
 
 
@@ -29,44 +23,14 @@ class Unwritten(Exception):
     """The reader's code raised NotImplementedError, as in the exercise files."""
 
 
-class Stopped(BaseException):
-    """A call took too long. It is no Exception, so the reader's code does not catch it."""
-
-
-@contextmanager
-def time_limit() -> Iterator[None]:
-    """Raise Stopped after SECONDS of computing. Windows has no such timer: there, Ctrl-C ends an endless loop."""
-    if sys.platform == "win32":
-        yield
-        return
-
-    def stop(*_: Any) -> None:
-        raise Stopped(f"it did not end within {SECONDS:g} seconds; is there an endless loop?")
-
-    previous = signal.signal(signal.SIGVTALRM, stop)
-    signal.setitimer(signal.ITIMER_VIRTUAL, SECONDS)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-        signal.signal(signal.SIGVTALRM, previous)
-
-
 class Reader:
-    """The modules of the reader's files.
-
-    A file is run statement by statement, and one that raises is skipped, so that the functions below it can still be
-    judged. An ``import`` in these files, relative or not, finds a file of their directory first.
-    """
+    """The modules of the reader's files. An ``import`` in them finds a file of their directory first."""
 
     def __init__(self, files: Sequence[Path]) -> None:
         self.modules: dict[Path, types.ModuleType] = {}
-        self.problems: dict[Path, str] = {}  # the first problem of each file that has one
-        for name in [name for name in sys.modules if name.startswith(f"{PACKAGE}.")]:
-            del sys.modules[name]  # of an earlier check
+        self.problems: dict[Path, str] = {}  # the exception of each file that raises one
         for path in files:
-            with time_limit():
-                self.load(path)
+            self.load(path)
         torch.set_default_device(None)  # our tensors are on the CPU
         torch.set_default_dtype(torch.float32)
 
@@ -77,18 +41,11 @@ class Reader:
         module = self.modules[path] = sys.modules[name] = types.ModuleType(name)
         module.__file__ = str(path)
         sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE)).__path__ = [str(path.parent)]
-        try:
-            statements = ast.parse(path.read_bytes(), str(path)).body
-        except Exception as error:
-            self.problems[path] = describe(error, path)
-            return module
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
-        flags = __future__.annotations.compiler_flag  # annotations are not evaluated
-        for statement in statements:
-            try:
-                exec(compile(ast.Module([statement], []), str(path), "exec", flags, dont_inherit=True), vars(module))
-            except (Exception, SystemExit, Stopped) as error:
-                self.problems.setdefault(path, describe(error, path))
+        try:
+            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+        except (Exception, SystemExit) as error:
+            self.problems[path] = describe(error, path)
         return module
 
     def _importer(self, directory: Path) -> Callable[..., Any]:
@@ -101,22 +58,19 @@ class Reader:
         return find
 
     def functions(self, names: Iterable[str]) -> dict[str, tuple[Callable[..., Any], Path]]:
-        """The functions of these names, and for each the file that defines it, preferred to one that imports it."""
-        found: dict[str, tuple[Callable[..., Any], Path]] = {}
+        """The functions of these names, and for each the file that defines it."""
+        found = {}
         for name in names:
             for path, module in self.modules.items():
                 value = vars(module).get(name)
-                home = str(getattr(value, "__module__", ""))
-                is_ours = home.startswith(("model.", "study."))
-                if callable(value) and not is_ours and (name not in found or home == module.__name__):
+                if callable(value) and value.__module__ == module.__name__:
                     found[name] = value, path
         return found
 
-    def use(self, name: str, function: Callable[..., Any], replace: bool = True) -> None:
+    def use(self, name: str, function: Callable[..., Any]) -> None:
         """Make the reader's functions call this function by this name."""
         for module in self.modules.values():
-            if replace or name not in vars(module):
-                vars(module)[name] = function
+            vars(module)[name] = function
 
 
 class Caller:
@@ -140,8 +94,7 @@ class Caller:
             arguments = [copies[place] for place in self.order if place < len(given) and given[place] is not None]
             if self.unpacks:
                 arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
-            with time_limit():
-                value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
+            value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
         except (Exception, SystemExit) as error:
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
@@ -151,11 +104,8 @@ class Caller:
 
 
 def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The positional parameters; none if the function has no signature."""
-    try:
-        found = inspect.signature(function).parameters.values()
-    except (TypeError, ValueError):
-        return []
+    """The positional parameters."""
+    found = inspect.signature(function).parameters.values()
     return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
@@ -167,9 +117,7 @@ def count_of_required(function: Callable[..., Any]) -> int:
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
     """File, line, type and message on one line, with the shapes of the arguments and of the local tensors there."""
     frames = [each for each in traceback.walk_tb(error.__traceback__) if each[0].f_code.co_filename == str(path)]
-    line = frames[-1][1] if frames else None
-    if isinstance(error, SyntaxError) and error.filename == str(path):
-        line = error.lineno
+    line = frames[-1][1] if frames else getattr(error, "lineno", None)  # a SyntaxError has no frame in the file
     message = " ".join(str(getattr(error, "msg", error)).split())[:300]
     text = f"{path}{f' line {line}' if line else ''}: {type(error).__name__}{f': {message}' if message else ''}"
     called_with = named_shapes(given)

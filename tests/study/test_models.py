@@ -10,7 +10,7 @@ from study_models import TEXT, save_random
 from model.weights import save_model
 from study import extrapolate
 from study.attention_maps import attention_weights, profile, uniform
-from study.check import judge_all, reader
+from study.check import judge_all
 from study.check.in_model import with_functions
 from study.check.judge import Conventions
 from study.check.reader import Reader
@@ -153,13 +153,8 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
 
 
-def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path, monkeypatch):
-    monkeypatch.setattr(reader, "SECONDS", 0.2)
+def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path):
     file = tmp_path / "mine.py"
-    slow = (
-        "import torch\n\n\ndef causal_mask(start_pos, T):\n    while T > 20:\n        pass\n    return torch.ones(1)\n"
-    )
-    for text in ("def causal_mask(start_pos, T):\n    return 'x'\n", slow):
-        file.write_text(text, encoding="utf-8")
-        with pytest.raises(ValueError, match="the model does not run with your functions"):
-            run("check", file=file, run=run_directory)
+    file.write_text("def causal_mask(start_pos, T):\n    return 'x'\n", encoding="utf-8")
+    with pytest.raises(ValueError, match="the model does not run with your functions"):
+        run("check", file=file, run=run_directory)
