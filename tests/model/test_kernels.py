@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import PROCESSORS
+from greedy import in_chunks
 from torch import nn
 from torch._subclasses import FakeTensorMode
 
@@ -14,7 +15,7 @@ from model.kernels import accelerate, attend_block, choose_attention, fused_atte
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
-ATTENTION = kernels.ATTENTION | {"compiled": network.attend}  # the last one is for one query, in compiled code
+ATTENTION = kernels.ATTENTION | {"one block": attend_block, "compiled": network.attend}  # the last is for one query
 D = 10
 
 
@@ -86,14 +87,9 @@ def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     tokens = torch.randint(model.args.vocab_size, (2, model.args.max_seq_len))
     plain = model(tokens)
     torch.testing.assert_close(fast(tokens), plain, atol=tolerance, rtol=tolerance)
-    for sizes in ((1,) * 24, (7, 1, 9, 1, 6)):
-        cache, start_pos = KVCache(model.args, 2, dtype=dtype), 0
-        for part in tokens.split(sizes, dim=1):
-            end = start_pos + part.shape[1]
-            torch.testing.assert_close(
-                fast(part, start_pos, cache), plain[:, start_pos:end], atol=tolerance, rtol=tolerance
-            )
-            start_pos = end
+    for sizes in ([1], [7, 1, 9, 1, 6]):
+        found = in_chunks(fast, tokens, sizes, KVCache(model.args, 2, dtype=dtype))
+        torch.testing.assert_close(found, plain, atol=tolerance, rtol=tolerance)
 
 
 @pytest.mark.parametrize("tie_embeddings", [False, True])
@@ -167,24 +163,6 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
     assert not {"bmm", "mv", "matmul", "__matmul__", "mm"} & {*calls}
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("training", [False, True])
-def test_the_chosen_attention_equals_the_formula_on_every_processor(monkeypatch, processor, dtype, training):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
-    tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for T, S in ((1, 30), (30, 30), (6, 30), (kernels.MAX_KEPT_KEYS + 1,) * 2):
-        q, k, v = queries_keys_values(1, 4, 2, T, S, dtype)
-        found = kernels.attend(q.requires_grad_(training), k, v)
-        torch.testing.assert_close(found, reference(q, k, v, None), atol=tolerance, rtol=tolerance)
-
-
-def test_scores_of_large_numbers_do_not_overflow_in_bfloat16():
-    for way, T, S in every_attention((6, 6), (1, 6)):
-        q, k, v = (300 * t for t in queries_keys_values(1, 2, 1, T, S, torch.bfloat16))
-        assert ATTENTION[way](q, k, v, None).isfinite().all()
-
-
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]
 
 
@@ -247,11 +225,3 @@ def test_on_cuda_one_query_in_16_bits_does_not_take_the_attention_that_is_planne
         q = torch.empty(1, 4, queries, 8, dtype=dtype, device="cuda")
         chosen = choose_attention(q, 9)
     assert (chosen is fused_attention) == (queries > 1 or dtype == torch.float32)
-
-
-def test_one_query_by_the_formula_is_the_definition():
-    q, k, v = torch.randn(2, 6, 1, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 2, 7, 8)
-    mask = torch.rand(2, 1, 1, 7) < 0.5
-    mask[..., 0] = True
-    for visible in (None, mask):
-        torch.testing.assert_close(attend_block(q, k, v, visible), attention(q, k, v, visible))

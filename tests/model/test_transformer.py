@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from model import KVCache, ModelArgs, Transformer
-from model.rope import apply_rotary_emb, precompute_freqs_cis
+from model.rope import precompute_freqs_cis
 from model.transformer import RMSNorm
 
 CASTS = {
@@ -18,46 +18,6 @@ CASTS = {
     "type(bfloat16)": lambda m: m.type(torch.bfloat16),
     "half().float()": lambda m: m.half().float(),
 }
-
-
-def by_hand(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
-    """The forward pass written out with plain operations on the state dict."""
-    args, w = model.args, model.state_dict()
-    T = tokens.shape[1]
-    table = precompute_freqs_cis(args.head_dim, T, args.rope_theta)
-    hidden = torch.ones(T, T).triu(1).bool()
-
-    def norm(x, name):
-        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + args.norm_eps) * w[name]
-
-    h = w["tok_embeddings.weight"][tokens]
-    for n in range(args.n_layers):
-        at = f"layers.{n}."
-        x = norm(h, at + "attention_norm.weight")
-        q, k, v = (
-            (x @ w[f"{at}attention.{name}.weight"].T).unflatten(-1, (-1, args.head_dim)) for name in ("wq", "wk", "wv")
-        )
-        q, k = apply_rotary_emb(q, k, table)
-        k, v = (t.repeat_interleave(args.n_heads // args.n_kv_heads, dim=2) for t in (k, v))
-        scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(args.head_dim)
-        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
-        h = h + torch.einsum("bhts,bshd->bthd", weights, v).flatten(2) @ w[at + "attention.wo.weight"].T
-        x = norm(h, at + "ffn_norm.weight")
-        gate, up = x @ w[at + "feed_forward.w1.weight"].T, x @ w[at + "feed_forward.w3.weight"].T
-        h = h + (gate * torch.sigmoid(gate) * up) @ w[at + "feed_forward.w2.weight"].T
-    output = w["tok_embeddings.weight"] if args.tie_embeddings else w["output.weight"]
-    return norm(h, "norm.weight") @ output.T
-
-
-@pytest.mark.parametrize("changes", [{}, {"tie_embeddings": True, "n_kv_heads": 6}, {"norm_eps": 0.5}], ids=str)
-@torch.no_grad()
-def test_equals_the_network_written_out(small_model, changes):
-    model = small_model(**changes)
-    for name, weight in model.named_parameters():
-        if name.endswith("norm.weight"):
-            weight.uniform_(0.5, 1.5)  # ones would hide a norm that is left out or swapped
-    tokens = torch.randint(37, (3, 24))
-    torch.testing.assert_close(model(tokens), by_hand(model, tokens), atol=2e-5, rtol=1e-5)
 
 
 def test_state_dict_has_metas_names_and_no_table(small_args):
@@ -123,49 +83,42 @@ def test_the_context_ends_exactly_at_max_seq_len(small_model):
         model(torch.zeros(1, 1, dtype=torch.long), start_pos=3)
 
 
-def looking_back(distance: int, length: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
-    """Random tokens; the target at each place is the token ``distance`` places back."""
-    tokens = torch.randint(12, (32, length + distance))
-    return tokens[:, distance:], tokens[:, :length]
+def trained(model, batch, steps):
+    """Train on the tokens (B, T) and the targets that ``batch`` returns, -100 where there is none; the last loss."""
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    for _ in range(steps):
+        tokens, targets = batch()
+        loss = F.cross_entropy(model(tokens).flatten(0, 1), targets.flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return loss.item()
 
 
 @pytest.mark.parametrize("positions", [True, False])
 def test_only_positions_let_one_layer_copy_from_a_distance(positions):
-    args = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=32, vocab_size=12, max_seq_len=24)
-    model = Transformer(args)
+    model = Transformer(ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=32, vocab_size=12, max_seq_len=24))
     if not positions:
         model.freqs_cis = torch.ones_like(model.freqs_cis)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    for _ in range(150):
-        tokens, targets = looking_back(3)
-        loss = F.cross_entropy(model(tokens)[:, 3:].flatten(0, 1), targets[:, 3:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    tokens, targets = looking_back(3)
+
+    def looking_back():
+        tokens = torch.randint(12, (32, 24))
+        targets = tokens.roll(3, dims=1)
+        targets[:, :3] = -100  # the first three have no token three places back
+        return tokens, targets
+
+    trained(model, looking_back, 150)
+    tokens, targets = looking_back()
     right = (model(tokens)[:, 3:].argmax(-1) == targets[:, 3:]).float().mean().item()
     assert right > 0.9 if positions else right < 0.4
 
 
-# Causality
-
-
-@pytest.mark.parametrize("start", [None, 6], ids=["uncached", "cached"])
-@torch.no_grad()
-def test_logits_do_not_depend_on_later_tokens(small_model, start):
-    model = small_model()
-    options = {}
-    if start is not None:
-        options = {"start_pos": start, "cache": KVCache(model.args, batch_size=2)}
-        model(torch.randint(37, (2, start)), cache=options["cache"])
-    tokens = torch.randint(37, (2, 16))
-    before = model(tokens, **options)
-    for t in (1, 7, 15):
-        changed = tokens.clone()
-        changed[:, t:] = (changed[:, t:] + 1 + torch.randint(35, (2, 16 - t))) % 37
-        after = model(changed, **options)
-        torch.testing.assert_close(after[:, :t], before[:, :t], atol=1e-6, rtol=0)
-        assert (after[:, t:] - before[:, t:]).abs().amax(-1).min() > 1e-3  # but on these they do
+@pytest.mark.parametrize("tie", [False, True])
+def test_one_batch_overfits(tie):
+    args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=20, max_seq_len=12, tie_embeddings=tie)
+    batch = torch.randint(20, (4, 13))
+    batch[:, 0] = torch.arange(4)  # distinct first tokens, because nothing could tell rows with the same one apart
+    assert trained(Transformer(args), lambda: (batch[:, :-1], batch[:, 1:]), 80) < 0.05
 
 
 # Numerics and initialisation
@@ -210,27 +163,10 @@ def test_matrices_that_write_to_the_residual_stream_start_smaller():
 
 
 @pytest.mark.parametrize("tie", [False, True])
-def test_one_batch_overfits(tie):
-    args = ModelArgs(dim=32, n_layers=2, n_heads=4, n_kv_heads=2, vocab_size=20, max_seq_len=12, tie_embeddings=tie)
-    model = Transformer(args)
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
-    batch = torch.randint(20, (4, 13))
-    batch[:, 0] = torch.arange(4)  # distinct first tokens, because nothing could tell rows with the same one apart
-    for _ in range(80):
-        loss = F.cross_entropy(model(batch[:, :-1]).flatten(0, 1), batch[:, 1:].flatten())
-        optimizer.zero_grad()
-        loss.backward()
-        optimizer.step()
-    assert loss.item() < 0.05
-
-
-def test_every_parameter_gets_a_gradient(small_model):
-    for tie in (False, True):
-        model = small_model(tie_embeddings=tie)
-        model(torch.randint(37, (2, 24))).logsumexp(-1).mean().backward()
-        for name, weight in model.named_parameters():
-            assert weight.grad is not None, name
-            assert weight.grad.abs().max() > 0, name
+def test_every_parameter_gets_a_gradient(small_model, tie):
+    model = small_model(tie_embeddings=tie)
+    model(torch.randint(37, (2, 24))).logsumexp(-1).mean().backward()
+    assert all(weight.grad is not None and weight.grad.abs().max() > 0 for weight in model.parameters())
 
 
 def test_compiles_in_one_graph_without_complex_products(small_model):
