@@ -55,10 +55,6 @@ def test_sampled_tokens_follow_the_models_distribution(model):
     assert (first.bincount(minlength=len(probs)) / n - probs).abs().max() < 4 * (0.25 / n) ** 0.5
 
 
-def test_top_k_of_one_is_greedy(model):
-    assert rows(generate(model, PROMPTS, 8, temperature=5.0, top_k=1)) == rows(generate(model, PROMPTS, 8))
-
-
 def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
     plain = rows(generate(model, PROMPTS, 12))
     end = plain[0][4]
@@ -149,6 +145,7 @@ def test_a_text_may_fill_the_context_but_not_exceed_it(model):
         ([[1], []], {}, "prompts or one of them are empty"),
         ([[1, 37]], {}, "token 37: the network's vocabulary is 0 to 36; check the tokenizer"),
         ([[-1]], {}, "token -1"),
+        ([[1], [1, 2]], {"endless": True}, "prompts of unequal length, 1 to 2 tokens, cannot share a batch"),
         ([[1]], {"max_new_tokens": 0}, "max_new_tokens is 0: give at least 1"),
         ([[1]], {"seed": "a"}, "seed is 'a': give a whole number"),
         ([[1]], {"top_k": 1.5}, "top_k is 1.5: give a whole number"),
@@ -158,12 +155,3 @@ def test_invalid_arguments_are_an_error_at_the_call(model, prompts, options, mes
     with pytest.raises(ValueError, match=message) as raised:
         generate(model, prompts, **{"max_new_tokens": 2, **options})
     assert "\n" not in str(raised.value)
-
-
-def test_a_network_with_absolute_positions_needs_prompts_of_equal_length(model):
-    model.shift_invariant = False
-    for compile in (False, True):
-        with pytest.raises(ValueError, match="unequal"):
-            generate(model, PROMPTS, 2, compile=compile)
-        with pytest.raises(ValueError, match="endless"):
-            generate(model, PROMPTS[:1], 2, endless=True, compile=compile)

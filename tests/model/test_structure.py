@@ -1,4 +1,4 @@
-"""The public names, and the limits of the network. The linters check the direction of imports (pyproject.toml)."""
+"""The limits of the network. The linters check the direction of imports (pyproject.toml)."""
 
 import ast
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import model
-import model.weights
 
 ROOT = Path(model.__file__).parent
 NETWORK = {path.stem: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(ROOT.glob("*.py"))}
@@ -22,10 +21,3 @@ def test_the_network_imports_only_torch_the_standard_library_and_itself(name):
     assert not {*names} & {"argparse", "sys", "os", "logging"}
     called = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     assert not called & {"print", "open", "input"}
-
-
-@pytest.mark.parametrize("package", [model, model.weights], ids=lambda package: package.__name__)
-def test_every_public_name_exists_and_is_documented(package):
-    for name in package.__all__:
-        assert (getattr(package, name).__doc__ or "").strip(), name
-    assert {"ModelArgs", "Transformer", "KVCache", "generate"} <= {*model.__all__}
