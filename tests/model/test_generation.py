@@ -89,23 +89,14 @@ def test_decode_continues_from_a_cache_with_any_sample_function(model):
     assert first + [int(token) for token in then] == expected
 
 
-def with_fault_at(model, step, value):
-    """The model, with ``value`` among its logits after ``step`` tokens were sampled."""
-    calls = []
-
-    def with_fault(module, inputs, out):
-        calls.append(1)
-        return out.index_fill(-1, torch.tensor([5]), value) if len(calls) == step + 1 else out
-
-    model.output.register_forward_hook(with_fault)
-    return model
-
-
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
 @pytest.mark.parametrize("step", [0, 1, 3])
 @pytest.mark.parametrize("options", [{}, {"endless": True}, {"temperature": 1.0, "seed": 1}])
 def test_logits_that_are_not_finite_are_an_error_at_the_step_where_they_appear(model, value, step, options):
-    steps = generate(with_fault_at(model, step, value), [[1, 2]], 6, **options)
+    fault = torch.zeros(37).index_fill(0, torch.tensor([5]), value)  # one logit
+    faults = itertools.chain([0.0] * step, [fault], itertools.repeat(0.0))
+    model.output.register_forward_hook(lambda module, inputs, out: out + next(faults))
+    steps = generate(model, [[1, 2]], 6, **options)
     for _ in range(step):
         next(steps)
     with pytest.raises(ValueError, match="NaN or infinity"):
@@ -115,17 +106,16 @@ def test_logits_that_are_not_finite_are_an_error_at_the_step_where_they_appear(m
 def test_decoding_is_in_eval_mode_without_a_graph_and_leaves_model_and_autograd_as_they_were(model):
     model.train()
     modes = []
-    hook = model.norm.register_forward_hook(lambda module, _, out: modes.append((module.training, out.requires_grad)))
+    model.norm.register_forward_hook(lambda module, _, out: modes.append((module.training, out.requires_grad)))
     steps = generate(model, PROMPTS, 5)
     next(steps)
     assert model.training
     assert torch.is_grad_enabled(), "also between two steps"
     next(steps)
     steps.close()
-    assert modes == [(False, False)] * 2
-    hook.remove()
     for _ in range(2):
         model(torch.tensor([[1, 2, 3]])).logsumexp(-1).sum().backward()
+    assert modes == [(False, False)] * 2 + [(True, True)] * 2
     assert all(p.grad is not None and p.grad.isfinite().all() for p in model.parameters())
 
 

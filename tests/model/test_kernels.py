@@ -11,7 +11,7 @@ from torch._subclasses import FakeTensorMode
 from model import KVCache, Transformer, kernels
 from model.attention import Attention, attention
 from model.decoding import network
-from model.kernels import accelerate, attend_block, choose_attention, fused_attention
+from model.kernels import accelerate, attend_block, choose_attention
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
@@ -134,30 +134,28 @@ def test_other_linear_layers_and_other_attention_stay_as_they_are(small_model):
     torch.testing.assert_close(accelerate(model)(tokens), model(tokens), atol=1e-5, rtol=1e-5)
 
 
-def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_processor(monkeypatch, small_args):
-    """The same operations for each processor, on the meta device, and none of them with `enable_gqa`."""
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_processor(monkeypatch, small_args, dtype):
+    """The same operations for each processor, on the meta device, and no slow ones."""
     calls = []
 
     class Recorder(torch.overrides.TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             calls.append(function.__name__)
-            if (kwargs or {}).get("enable_gqa"):
-                assert len(args) == 3, "with a mask CUDA has it only in its slowest kernel"
-                assert args[0].dtype != torch.float32, "and in float32"
+            if (kwargs or {}).get("enable_gqa"):  # with a mask or in float32, CUDA has it only in its slowest kernel
+                assert len(args) == 3
+                assert dtype != torch.float32
             return function(*args, **kwargs or {})
 
     found = set()
     for processor in PROCESSORS.values():
         monkeypatch.setattr(kernels, "CPU", processor)
-        for dtype in (torch.float32, torch.bfloat16):
-            with torch.device("meta"):
-                model = accelerate(Transformer(small_args()).to(dtype))
-                cache, tokens = KVCache(model.args, 2, dtype=dtype), torch.ones(2, 3, dtype=torch.int64)
-                calls.clear()
-                with Recorder():
-                    for start_pos in (0, 3):
-                        model(tokens, start_pos, cache)
-                    model(tokens[:, :1], 6, cache)
+        with torch.device("meta"):
+            model = accelerate(Transformer(small_args()).to(dtype))
+            tokens = torch.ones(2, 7, dtype=torch.int64)
+            calls.clear()
+            with Recorder():
+                in_chunks(model, tokens, [3, 3, 1], KVCache(model.args, 2, dtype=dtype))
         found.add(tuple(calls))
     assert len(found) == 1
     assert not {"bmm", "mv", "matmul", "__matmul__", "mm"} & {*calls}
@@ -218,10 +216,8 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
 
 @pytest.mark.parametrize("queries", [1, 5])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_on_cuda_one_query_in_16_bits_does_not_take_the_attention_that_is_planned_for_each_number_of_keys(
-    queries, dtype
-):
+def test_on_cuda_one_query_in_16_bits_takes_the_formula(queries, dtype):
+    """PyTorch's own would be cuDNN's, which is planned again for each number of keys."""
     with FakeTensorMode():
-        q = torch.empty(1, 4, queries, 8, dtype=dtype, device="cuda")
-        chosen = choose_attention(q, 9)
-    assert (chosen is fused_attention) == (queries > 1 or dtype == torch.float32)
+        chosen = choose_attention(torch.empty(1, 4, queries, 8, dtype=dtype, device="cuda"), 9)
+    assert (chosen is attend_block) == (queries == 1 and dtype == torch.bfloat16)
