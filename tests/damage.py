@@ -33,16 +33,10 @@ def broken_bytes(draw: st.DrawFn) -> Damage:
 
 def entries(value: Any) -> list[tuple[Any, Any]]:
     """Every (container, key) of a JSON value, at any depth."""
-    if isinstance(value, dict):
-        keys = list(value)
-    elif isinstance(value, list):
-        keys = list(range(len(value)))
-    else:
-        return []
+    items = {dict: dict.items, list: enumerate}.get(type(value), lambda value: ())
     found = []
-    for key in keys:
-        found.append((value, key))
-        found += entries(value[key])
+    for key, child in items(value):
+        found += [(value, key), *entries(child)]
     return found
 
 
