@@ -113,24 +113,19 @@ def test_messages_reach_the_console_itself_and_its_errors_are_ignored(monkeypatc
     sys.stderr.detach()  # so that it does not write at its end
 
 
-@pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("7 GiB"), RuntimeError("CUDA error: out of memory"), None]
-)
-def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys, error):
-    def run_out() -> None:
-        if error:
-            raise error
-        torch.empty(2**60)
+OUT_OF_MEMORY = [MemoryError(), torch.OutOfMemoryError("7 GiB"), RuntimeError("CUDA error: out of memory")]
 
-    def advising() -> None:
-        with explain_out_of_memory("lower --batch_size", torch.device("cuda:1")):
-            run_out()
 
-    for main, line in (
-        (run_out, "this machine has too little free memory: close other programs, or use smaller settings"),
-        (advising, "cuda:1 has too little free memory: lower --batch_size"),
+@pytest.mark.parametrize("main", [*map(raising, OUT_OF_MEMORY), lambda: torch.empty(2**60)])
+def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys, main):
+    line = "script.py: error: this machine has too little free memory: close other programs, or use smaller settings\n"
+    code, _, err = outcome(capsys, main)
+    assert (code, err) == (2, line)
+    with (
+        pytest.raises(ValueError, match="cuda:1 has too little free memory: lower --batch_size"),
+        explain_out_of_memory("lower --batch_size", torch.device("cuda:1")),
     ):
-        assert outcome(capsys, main) == (2, "", f"script.py: error: {line}\n")
+        main()
 
 
 def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():
