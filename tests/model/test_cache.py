@@ -48,18 +48,26 @@ def test_the_dtypes_of_network_and_cache_may_differ(small_model, dtype, autocast
     assert (cached.float() - expected).abs().max() < 0.2 * expected.std()
 
 
+@pytest.mark.parametrize("limit", [9, 24])
 @torch.no_grad()
-def test_the_end_of_a_short_cache(small_model):
+def test_the_context_ends_exactly_at_max_seq_len(small_model, limit):
     model = small_model()
-    tokens = torch.randint(37, (1, 24))
-    cache = KVCache(model.args, max_seq_len=9)
-    exact = in_chunks(model, tokens[:, :9], [8, 1], cache)
-    torch.testing.assert_close(exact, model(tokens[:, :9]), atol=1e-5, rtol=0)
+    tokens = torch.randint(37, (1, limit + 4))
+    cache = KVCache(model.args, max_seq_len=limit)
+    exact = in_chunks(model, tokens[:, :limit], [limit - 1, 1], cache)
+    torch.testing.assert_close(exact, model(tokens[:, :limit]), atol=1e-5, rtol=0)
     kept = cache.layers[0].keys.clone()
-    for start, T in ((0, 10), (8, 2), (9, 1), (20, 1)):
-        with pytest.raises(ValueError, match=f"start_pos {start} with T = {T} .* the 9 positions of the cache"):
+    for start, T in [(0, limit + 1), (limit - 1, 2), (limit, 1), (1000, 1), (-1, 1), (-2, 4), (0, 0), (limit, 0)]:
+        with pytest.raises(ValueError, match=f"^start_pos {start} with T = {T} new tokens: .* the {limit} positions"):
             model(tokens[:, :T], start_pos=start, cache=cache)
     assert torch.equal(cache.layers[0].keys, kept)  # refused before anything was written
+
+
+def test_without_a_cache_the_tokens_are_the_whole_text(small_model):
+    model = small_model()
+    for T, start, words in ((25, 0, "the 24 positions of the network"), (1, 3, "without a cache: pass the cache")):
+        with pytest.raises(ValueError, match=f"start_pos.* {start} .*{words}"):
+            model(torch.zeros(1, T, dtype=torch.long), start_pos=start)
 
 
 def test_invalid_sizes_are_refused(small_model):
