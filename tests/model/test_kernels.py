@@ -11,6 +11,7 @@ from torch._subclasses import FakeTensorMode
 from model import KVCache, Transformer, kernels
 from model.attention import Attention, attention
 from model.decoding import network
+from model.generation import padding_mask
 from model.kernels import accelerate, attend_block, choose_attention
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
@@ -27,8 +28,7 @@ def queries_keys_values(B, H, K, T, S, dtype=torch.float32):
 
 def masks(B, T, S):
     causal = torch.ones(T, S, dtype=torch.bool).tril(S - T)
-    itself = torch.arange(S) == torch.arange(S - T, S)[:, None]  # a padding slot sees itself
-    padded = causal & (torch.arange(S) >= torch.arange(B)[:, None, None, None]) | itself  # (B, 1, T, S)
+    padded = padding_mask(torch.arange(B), S - T, T)  # (B, 1, T, S)
     sparse = torch.rand(B, 1, T, S) < 0.3
     sparse[..., 0] = True  # because a softmax over no keys is NaN
     one_row = sparse[:, :, :1]
