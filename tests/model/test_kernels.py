@@ -55,8 +55,6 @@ def test_every_attention_equals_the_formula(monkeypatch, way, dtype, K, T, S):
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     for name, mask in masks(2, T, S).items():
         found = ATTENTION[way](q, k, v, mask)
-        assert found.shape == q.shape, name
-        assert found.dtype == dtype, name
         torch.testing.assert_close(found, reference(q, k, v, mask), atol=tolerance, rtol=tolerance, msg=name)
 
 
@@ -182,8 +180,6 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
             ways["compiled"] = network.linear
         for name, way in ways.items():
             found = way(x, weight)
-            assert found.shape == expected.shape, (name, shape)
-            assert found.dtype == dtype, (name, shape)
             assert found.is_contiguous(), "rotation views two numbers as one complex one"
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
 
