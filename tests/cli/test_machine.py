@@ -67,6 +67,8 @@ def test_a_missing_device_is_refused_and_auto_is_the_best_one(with_cards):
 def test_a_card_that_pytorch_has_kernels_for_is_used(with_cards, capability, architectures):
     with_cards(capability, architectures)
     assert machine.pick_device("auto") == torch.device("cuda")
+    has_bfloat16 = capability >= (8, 0)  # from Ampere on
+    assert machine.pick_dtype("auto", torch.device("cuda")) == (HALF if has_bfloat16 else FULL)
 
 
 @pytest.mark.parametrize(
