@@ -19,8 +19,9 @@ import torch
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks.timing import machine, seconds
+from benchmarks.timing import alternate, machine, seconds
 from model import kernels
+from model.cli.machine import DTYPES_BY_NAME
 from model.decoding import network
 from model.weights import int8
 
@@ -56,21 +57,14 @@ ATTENTION = {
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
 COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/network.py
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 Run = Callable[[], object]
 Kernel = TypeVar("Kernel", bound=Callable[..., Tensor])
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
 
 
 def best_times(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """The shortest time of each in seconds. They take turns; the first round is a warm-up."""
-    best = dict.fromkeys(runs, float("inf"))
-    for number in range(rounds + 1):
-        for name, run in runs.items():
-            time = seconds(run)
-            if number > 0:
-                best[name] = min(best[name], time)
-    return best
+    """The shortest time of each in seconds, because other load only makes a kernel slower."""
+    return alternate({name: partial(seconds, run) for name, run in runs.items()}, rounds, min)
 
 
 class Report:
@@ -188,7 +182,7 @@ def time_attention(dtype: torch.dtype, rounds: int, report: Report) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
     parser.add_argument("--only", choices=("products", "int8", "attention"))
-    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=["float32", "bfloat16"])
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES_BY_NAME, default=["float32", "bfloat16"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, default=2)
     options = parser.parse_args()
@@ -196,7 +190,7 @@ def main() -> None:
     print(machine())
     report = Report()
     for dtype_name in options.dtypes:
-        dtype = DTYPES[dtype_name]
+        dtype = DTYPES_BY_NAME[dtype_name]
         if options.only in (None, "products"):
             print(f"\nrows x out x in, {dtype_name}: GB/s of weights")
             time_products(dtype, options.rounds, report)

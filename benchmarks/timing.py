@@ -15,15 +15,17 @@ from model import kernels
 Measurement = Callable[[], float]  # measures once; returns seconds or tokens/s
 
 
-def alternate(contenders: dict[str, Measurement], turns: int) -> dict[str, float]:
-    """The median of each contender. They take turns, so that other load slows all down. The first turn is a warm-up."""
+def alternate(
+    contenders: dict[str, Measurement], turns: int, summarize: Callable[[list[float]], float] = statistics.median
+) -> dict[str, float]:
+    """A figure for each contender. They take turns, so that other load slows all down. The first turn is a warm-up."""
     figures: dict[str, list[float]] = {name: [] for name in contenders}
     for turn in range(turns + 1):
         for name, measure in contenders.items():
             figure = measure()
             if turn > 0:
                 figures[name].append(figure)
-    return {name: statistics.median(values) for name, values in figures.items()}
+    return {name: summarize(values) for name, values in figures.items()}
 
 
 def seconds(run: Callable[[], object]) -> float:

@@ -6,25 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-
-from model import ModelArgs, Transformer
-from model.text.tokenizer import SentencePieceTokenizer
-from model.text.train_tokenizer import train_tokenizer
-from model.weights import save_model, save_tokenizer
+from script_helpers import save_run
 
 
 def save_small_model(home: Path, text: str) -> None:
     """Write a model whose sizes are unequal and whose predictions differ, with a tokenizer of ``text``."""
-    save_tokenizer(SentencePieceTokenizer(train_tokenizer([text], home.parent / "bpe.model", "bpe", 330)), home)
     torch.manual_seed(3)
-    args = ModelArgs(dim=24, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=8, hidden_dim=40, vocab_size=330,
-                     max_seq_len=120)  # fmt: skip
-    model = Transformer(args)
-    with torch.no_grad():
-        for weight in model.parameters():
-            if weight.ndim == 2:
-                weight.normal_(std=1.5 / weight.shape[1] ** 0.5)
-    save_model(model, home)
+    sizes = {"dim": 24, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "head_dim": 8, "hidden_dim": 40}
+    save_run(home, text, scale=15, **sizes, vocab_size=330, max_seq_len=120)
 
 
 @contextmanager

@@ -33,51 +33,32 @@ def broken_bytes(draw: st.DrawFn) -> Damage:
 
 def entries(value: Any) -> list[tuple[Any, Any]]:
     """Every (container, key) of a JSON value, at any depth."""
-    if isinstance(value, dict):
-        keys = list(value)
-    elif isinstance(value, list):
-        keys = list(range(len(value)))
-    else:
-        return []
+    items = {dict: dict.items, list: enumerate}.get(type(value), lambda value: ())
     found = []
-    for key in keys:
-        found.append((value, key))
-        found += entries(value[key])
+    for key, child in items(value):
+        found += [(value, key), *entries(child)]
     return found
 
 
 @st.composite
 def broken_json(draw: st.DrawFn) -> Damage:
-    """Replace or remove one entry of a JSON text or of one of its lines. The bytes around it are unchanged."""
-    index, line, new, remove = draw(INDEX), draw(INDEX), draw(VALUES), draw(st.booleans())
+    """Replace or remove one entry of a JSON file, or of the JSON in the header of a safetensors file."""
+    index, new, remove = draw(INDEX), draw(VALUES), draw(st.booleans())
 
     def damage(raw: bytes) -> bytes:
-        head, text, tail = split_around_json(raw, line)
-        value = json.loads(text)
+        start, end = 0, len(raw)
+        if raw[8:9] == b"{":  # after the length of the header
+            start, end = 8, 8 + int.from_bytes(raw[:8], "little")
+        value = json.loads(raw[start:end])
         found = entries(value)
-        if found:
-            container, key = found[index % len(found)]
-            container[key] = new
-            if remove:
-                del container[key]
+        container, key = found[index % len(found)]
+        container[key] = new
+        if remove:
+            del container[key]
         edited = json.dumps(value).encode("utf-8", "surrogatepass")
-        if len(head) == 8:  # the length of a safetensors header
-            head = len(edited).to_bytes(8, "little")
-        return head + edited + tail
+        return len(edited).to_bytes(8, "little")[:start] + edited + raw[end:]
 
     return damage
-
-
-def split_around_json(raw: bytes, line: int) -> tuple[bytes, bytes, bytes]:
-    """The bytes before, in and after the JSON: the header of a safetensors file, or one line of a .jsonl file."""
-    if raw[8:9] == b"{":
-        end = 8 + int.from_bytes(raw[:8], "little")
-        return raw[:8], raw[8:end], raw[end:]
-    lines = raw.splitlines(keepends=True)
-    if all(text.endswith(b"}\n") and text.startswith(b"{") for text in lines):
-        at = line % len(lines)
-        return b"".join(lines[:at]), lines[at], b"".join(lines[at + 1 :])
-    return b"", raw, b""
 
 
 def change_json(file: Path, **changes: Any) -> None:

@@ -6,7 +6,6 @@ numbers are finite, so a NaN in a padding slot would be harmful on some processo
 
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -34,21 +33,3 @@ class FiniteInputs(TorchDispatchMode):
                 self.seen += 1
                 assert tensor.isfinite().all(), f"{name} is given NaN or infinity, in a tensor of {tuple(tensor.shape)}"
         return func(*args, **(kwargs or {}))
-
-
-class LikeAMX(FiniteInputs):
-    """Also imitates oneDNN on AMX: row i of a bfloat16 product becomes NaN if row i + 1 of its left factor holds NaN.
-
-    If the inner dimension is odd, or above 32 and not a multiple of 32, oneDNN pads a row by reading on into the next.
-    """
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if func.__name__.split(".")[0] in ("mm", "bmm"):
-            a = args[0]
-            inner = a.shape[-1]
-            if a.dtype == torch.bfloat16 and a.shape[-2] > 1 and (inner % 2 or (inner > 32 and inner % 32)):
-                spoilt = torch.zeros(a.shape[:-1], dtype=torch.bool)
-                spoilt[..., :-1] = a[..., 1:, :32].isnan().any(-1)
-                out = out.masked_fill(spoilt[..., None], float("nan"))
-        return out

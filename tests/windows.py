@@ -20,8 +20,9 @@ ABSENT = ["fcntl", "grp", "posix", "pwd", "resource", "termios", "tty", "pty", "
 # Dependencies support Windows themselves, so they are imported before the restrictions are set up.
 DEPENDENCIES = ["torch", "torch.distributed", "torch.testing", "numpy.testing", "filelock", "sentencepiece", "tqdm"]
 DEPENDENCIES += ["safetensors.torch", "torch.nn.parallel", "torch.distributed.checkpoint.state_dict"]
-SETTINGS = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16, "batch_size": 4}
-SETTINGS |= {"max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100}
+SIZE = {"tokenizer": "char", "dim": 16, "n_layers": 1, "n_heads": 2, "max_seq_len": 16}
+STEPS = {"data": "text.txt", "batch_size": 4, "max_steps": 4, "eval_every": 2, "sample_every": 2, "eval_tokens": 100}
+SAMPLING = {"prompt": "🐍", "max_new_tokens": 9, "temperature": 2, "seed": 3}
 TEXT = "".join(f"{n} é {n} 🐍 {n + n}.\n" for n in range(200))
 
 
@@ -84,8 +85,8 @@ def main() -> None:
     from model import kernels
     from model.cli import run_script
 
-    def run(script, *arguments):
-        sys.argv = [f"{script.__name__.rpartition('.')[2]}.py", *map(str, arguments)]
+    def run(script, *arguments, **settings):
+        sys.argv = [f"{script.__name__}.py", *arguments, *(f"--{name}={value}" for name, value in settings.items())]
         try:
             run_script(script.main, sys.argv[0])
         except SystemExit as ended:
@@ -93,21 +94,16 @@ def main() -> None:
                 raise RuntimeError(f"{sys.argv} ended with {ended.code}") from None
 
     Path("text.txt").write_text(TEXT, encoding="utf-8")
-    flags = []
-    for name, value in SETTINGS.items():
-        flags += [f"--{name}", value]
-    without_tokenizer_and_size = flags[10:]  # a fine-tuned model keeps them
-    sampling = ["--prompt", "🐍", "--max_new_tokens", 9, "--temperature", 2, "--seed", 3]
     kernels.CPU = kernels.Processor(bfloat16=True, avx512=True)
-    run(train, *flags, "--data", "text.txt", "--out_dir", "run")
-    run(train, "--resume", "--out_dir", "run", "--max_steps", 6)
-    run(train, "--init_from", "run", *without_tokenizer_and_size, "--data", "text.txt", "--out_dir", "tuned")
+    run(train, **SIZE, **STEPS, out_dir="run")
+    run(train, "--resume", out_dir="run", max_steps=6)
+    run(train, **STEPS, init_from="run", out_dir="tuned")
     for options in ([], ["--jsonl"]):
-        run(generate, "run", *sampling, *options)
-    run(convert, "run", "model.bin", "--to", "llama2c")
-    run(convert, "run", "meta", "--to", "meta")
-    run(convert, "meta", "back", "--to", "hf")
-    run(generate, "back", "--max_new_tokens", 5)
+        run(generate, "run", *options, **SAMPLING)
+    run(convert, "run", "model.bin", to="llama2c")
+    run(convert, "run", "meta", to="meta")
+    run(convert, "meta", "back", to="hf")
+    run(generate, "back", max_new_tokens=5)
 
 
 if __name__ == "__main__":

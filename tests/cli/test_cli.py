@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 import torch
@@ -35,6 +34,7 @@ def test_the_exit_code_is_the_result_of_main(capsys):
     assert outcome(capsys, lambda: 3) == (3, "", "")
     assert outcome(capsys, raising(KeyboardInterrupt())) == (130, "so far\n", "")
     signal.raise_signal(signal.SIGINT)  # ignored after a script has ended
+    assert outcome(capsys, lambda: signal.raise_signal(signal.SIGTERM)) == (143, "", "")
 
 
 @pytest.mark.parametrize(
@@ -50,29 +50,33 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
     assert outcome(capsys, raising(error)) == (2, "so far\n", f"script.py: error: {line}\n")
 
 
-def test_a_closed_standard_input_is_an_empty_one(capsys, monkeypatch):
-    monkeypatch.setattr(sys, "stdin", None)  # as after ``<&-``
-    assert outcome(capsys, lambda: len(sys.stdin.buffer.read())) == (0, "", "")
+@pytest.mark.parametrize("closed", [["stdin"], ["stdout"], ["stderr"], ["stdin", "stdout", "stderr"]])
+def test_a_closed_stream_is_empty_or_discards_what_is_written(monkeypatch, closed):
+    def main() -> int:
+        print("text")
+        print_note("note")
+        return len(sys.stdin.buffer.read()) if "stdin" in closed else 0
 
-
-@pytest.mark.parametrize("closed", [("stdout",), ("stderr",), ("stdin", "stdout", "stderr")])
-def test_what_is_written_to_a_closed_stream_is_discarded(monkeypatch, closed):
-    for name in closed:  # as after ``>&-`` and ``2>&-``
+    for name in closed:  # as after ``<&-``, ``>&-`` and ``2>&-``
         monkeypatch.setattr(sys, name, None)
     with pytest.raises(SystemExit) as ended:
-        run_script(lambda: print("text") or print("note", file=sys.stderr), "script.py")
+        run_script(main, "script.py")
     assert ended.value.code == 0
 
 
-def test_a_mistake_in_the_users_own_code_keeps_its_traceback(tmp_path, monkeypatch):
-    """It is no mistake of a user of the programs, and the traceback says in which line it is."""
+def test_a_bug_and_a_mistake_in_the_users_own_code_keep_their_traceback(tmp_path, monkeypatch):
+    """Neither is a mistake of a user of the programs, and the traceback says in which line it is."""
     (tmp_path / "mine.py").write_text("def network():\n    raise ValueError('a and b differ')\n", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    with pytest.raises(ValueError, match="a and b differ") as raised:
-        run_script(lambda: importlib.import_module("mine").network(), "script.py")
+    for main, words in (
+        (raising(KeyError("bug")), "bug"),
+        (raising(RuntimeError("shapes cannot be multiplied")), "shapes cannot be multiplied"),
+        (lambda: json.loads("["), "Expecting value"),  # of a library
+        (lambda: importlib.import_module("mine").network(), "a and b differ"),
+    ):
+        with pytest.raises((KeyError, RuntimeError, ValueError), match=words) as raised:
+            run_script(main, "script.py")
     assert raised.traceback[-1].path == tmp_path / "mine.py"
-    with pytest.raises(ValueError, match="Expecting value"):  # of a library
-        run_script(lambda: json.loads("["), "script.py")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="Linux only")
@@ -85,43 +89,19 @@ def test_a_message_that_cannot_be_written_does_not_end_a_program(monkeypatch):
     assert ended.value.code == 0
 
 
-@pytest.mark.parametrize("error", [KeyError("bug"), RuntimeError("shapes cannot be multiplied")])
-def test_an_unexpected_exception_keeps_its_traceback(error):
-    with pytest.raises(type(error), match=str(error)):
-        run_script(raising(error), "script.py")
+OUT_OF_MEMORY = [MemoryError(), torch.OutOfMemoryError("CUDA out of memory"), RuntimeError("CUDA error: out of memory")]
 
 
-@pytest.mark.skipif(sys.platform == "win32", reason="TerminateProcess cannot be handled")
-def test_sigterm_while_a_text_is_read_leaves_nothing(tmp_path):
-    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "cache"), "TMPDIR": str(tmp_path)}
-    command = [sys.executable, ROOT / "train.py", "--data", "-", "--out_dir", tmp_path / "run"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) as script:
-        while not (tmp_path / "run" / ".lock").exists():  # then it waits for text on stdin
-            assert script.poll() is None
-            time.sleep(0.05)
-        script.send_signal(signal.SIGTERM)
-        assert script.wait(60) == 128 + signal.SIGTERM
-    assert not any(path.is_file() for path in tmp_path.rglob("*"))
-
-
-@pytest.mark.parametrize(
-    "error", [MemoryError(), torch.OutOfMemoryError("out of memory"), RuntimeError("CUDA error: out of memory"), None]
-)
-def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys, error):
-    def run_out() -> None:
-        if error:
-            raise error
-        torch.empty(2**60)
-
-    def advising() -> None:
-        with explain_out_of_memory("lower --batch_size", torch.device("cuda:1")):
-            run_out()
-
-    for main, line in (
-        (run_out, "this machine has too little free memory: close other programs, or use smaller settings"),
-        (advising, "cuda:1 has too little free memory: lower --batch_size"),
+@pytest.mark.parametrize("main", [*map(raising, OUT_OF_MEMORY), lambda: torch.empty(2**60)])
+def test_running_out_of_memory_is_one_line_with_the_advice_of_the_script(capsys, main):
+    line = "script.py: error: this machine has too little free memory: close other programs, or use smaller settings\n"
+    code, _, err = outcome(capsys, main)
+    assert (code, err) == (2, line)
+    with (
+        pytest.raises(ValueError, match="cuda:1 has too little free memory: lower --batch_size"),
+        explain_out_of_memory("lower --batch_size", torch.device("cuda:1")),
     ):
-        assert outcome(capsys, main) == (2, "", f"script.py: error: {line}\n")
+        main()
 
 
 def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():

@@ -9,8 +9,7 @@ import pytest
 import torch
 from script_helpers import ROOT, run_python
 
-from model.cli import machine
-from model.cli.machine import choose_threads
+from model.cli.machine import MIN_WEIGHTS_FOR_THREADS, choose_threads
 
 PROGRAMS = ["train", "generate", "convert", "evaluate", "study"]
 CPU = torch.device("cpu")
@@ -45,15 +44,13 @@ def test_importing_the_library_does_not_change_the_program(tmp_path):
 def test_small_models_decode_with_one_thread_and_large_ones_with_all(monkeypatch):
     numbers = []
     monkeypatch.setattr(torch, "set_num_threads", numbers.append)
-    limit = machine.MIN_WEIGHTS_FOR_THREADS
-    with monkeypatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "8")  # is respected
-        choose_threads(CPU, 10)
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    choose_threads(CPU, limit)
+    choose_threads(CPU, 10)
+    assert numbers == [], "OMP_NUM_THREADS is set"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    choose_threads(CPU, MIN_WEIGHTS_FOR_THREADS)
     choose_threads(torch.device("cuda"), 10)
     assert numbers == []
-    choose_threads(CPU, limit - 1)
+    choose_threads(CPU, MIN_WEIGHTS_FOR_THREADS - 1)
     assert numbers == [1]
 
 

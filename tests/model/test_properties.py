@@ -1,23 +1,25 @@
-"""Properties that hold for all inputs: flags, cache, sampler, streams, tokenizers."""
+"""Properties that hold for all inputs: flags, the network, its cache, sampler, streams, tokenizers."""
 
+import math
 from contextlib import suppress
 from typing import Literal, get_args, get_origin
 
 import numpy as np
 import pytest
 import torch
-from greedy import greedy
+from greedy import greedy, in_chunks
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from letters import LETTERS
 from study_models import random_model
 
 from generate import Options
-from model import KVCache, ModelArgs, generate
+from model import KVCache, ModelArgs, Transformer, generate
 from model.cli import Parser, add_flags, instances, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
 from model.decoding.samples import Prompt, Sample
 from model.decoding.sampling import Sampling, draw
+from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
@@ -64,33 +66,71 @@ def test_flags_are_refused_or_round_trip_through_a_toml_file(tmp_path_factory, c
         assert repr(instances(again, *classes)) == repr(made)
 
 
-# --- the cache --------------------------------------------------------------------------------------------------------
+# --- the network ------------------------------------------------------------------------------------------------------
 
 
 @st.composite
 def architectures(draw: st.DrawFn) -> ModelArgs:
     kv_heads, groups, layers = draw(st.integers(1, 3)), draw(st.integers(1, 3)), draw(st.integers(1, 2))
+    switches = {name: draw(st.booleans()) for name in ("tie_embeddings", "qkv_bias", "qk_norm")}
     return ModelArgs(dim=draw(st.integers(3, 20)), n_layers=layers, n_heads=kv_heads * groups, n_kv_heads=kv_heads,
                      head_dim=2 * draw(st.integers(1, 4)), hidden_dim=draw(st.integers(1, 30)),
-                     vocab_size=draw(st.integers(2, 40)), max_seq_len=draw(st.integers(2, 30)))  # fmt: skip
+                     vocab_size=draw(st.integers(2, 40)), max_seq_len=draw(st.integers(2, 30)),
+                     norm_eps=draw(st.sampled_from([1e-5, 0.5])), **switches)  # fmt: skip
 
 
-@given(architectures(), st.integers(1, 3), st.randoms(use_true_random=False))
+def by_hand(model: Transformer, tokens: torch.Tensor) -> torch.Tensor:
+    """The forward pass written out with plain operations on the state dict."""
+    args, w = model.args, model.state_dict()
+    T = tokens.shape[1]
+    table = precompute_freqs_cis(args.head_dim, T, args.rope_theta)
+    hidden = torch.ones(T, T).triu(1).bool()
+
+    def norm(x, name):
+        return x / torch.sqrt((x * x).mean(-1, keepdim=True) + args.norm_eps) * w[f"{name}.weight"]
+
+    def heads(x, name):
+        projected = x @ w[f"{name}.weight"].T + w.get(f"{name}.bias", 0)
+        return projected.unflatten(-1, (-1, args.head_dim))  # (B, T, H or K, D)
+
+    h = w["tok_embeddings.weight"][tokens]
+    for n in range(args.n_layers):
+        at = f"layers.{n}."
+        x = norm(h, at + "attention_norm")
+        q, k, v = (heads(x, f"{at}attention.{name}") for name in ("wq", "wk", "wv"))
+        if args.qk_norm:
+            q, k = norm(q, at + "attention.q_norm"), norm(k, at + "attention.k_norm")
+        q, k = apply_rotary_emb(q, k, table)
+        k, v = (t.repeat_interleave(args.n_heads // args.n_kv_heads, dim=2) for t in (k, v))
+        scores = torch.einsum("bthd,bshd->bhts", q, k) / math.sqrt(args.head_dim)
+        weights = scores.masked_fill(hidden, -math.inf).softmax(-1)
+        h = h + torch.einsum("bhts,bshd->bthd", weights, v).flatten(2) @ w[at + "attention.wo.weight"].T
+        x = norm(h, at + "ffn_norm")
+        gate, up = x @ w[at + "feed_forward.w1.weight"].T, x @ w[at + "feed_forward.w3.weight"].T
+        h = h + (gate * torch.sigmoid(gate) * up) @ w[at + "feed_forward.w2.weight"].T
+    output = w["tok_embeddings.weight"] if args.tie_embeddings else w["output.weight"]
+    return norm(h, "norm") @ output.T
+
+
+GROUPED = ModelArgs(dim=48, n_layers=2, n_heads=6, n_kv_heads=2, head_dim=10, vocab_size=37, max_seq_len=24)
+
+
+@given(architectures(), st.integers(1, 3), st.lists(st.integers(1, 8), min_size=1))
+@example(GROUPED, 3, [1])  # one by one
+@example(GROUPED, 1, [9, *[1] * 15])
+@example(GROUPED, 3, [23, 1])
 @torch.no_grad()
-def test_the_logits_of_a_chunked_prefill_equal_those_of_one_forward_pass(args, rows, rng):
+def test_logits_with_and_without_a_cache_equal_the_network_written_out(args, rows, chunks):
+    """In chunks of any size, over and over until the context is full. So no logits depend on later tokens."""
     model = random_model(args)
-    tokens = torch.randint(args.vocab_size, (rows, rng.randint(1, args.max_seq_len)))  # (B, T)
-    expected = model(tokens)
-    cache = KVCache(args, batch_size=rows)
-    for layer in cache.layers:
-        layer.keys.fill_(torch.nan)  # slots that are not written must not be read
-    logits = []
-    start = 0
-    while start < tokens.shape[1]:
-        chunk = tokens[:, start : start + rng.randint(1, 8)]
-        logits.append(model(chunk, start_pos=start, cache=cache))
-        start += chunk.shape[1]
-    torch.testing.assert_close(torch.cat(logits, 1), expected, atol=1e-4, rtol=1e-4)
+    for weight in model.parameters():
+        if weight.ndim == 1:
+            weight.uniform_(0.5, 1.5)  # ones would hide a norm that is left out or swapped
+    tokens = torch.randint(args.vocab_size, (rows, args.max_seq_len))  # (B, T)
+    expected = by_hand(model, tokens)
+    torch.testing.assert_close(model(tokens), expected, atol=1e-4, rtol=1e-4)
+    cached = in_chunks(model, tokens, chunks, KVCache(args, batch_size=rows))
+    torch.testing.assert_close(cached, expected, atol=1e-4, rtol=1e-4)
 
 
 @given(architectures(), st.randoms(use_true_random=False))

@@ -4,52 +4,32 @@ import pytest
 import torch
 
 from model import ModelArgs, precompute_freqs_cis
-from model.rope_scaling import RopeScaling, llama3, ntk, yarn
+from model.rope_scaling import RopeScaling, scale
 
 D, THETA = 64, 10000.0
 FREQS = THETA ** -(torch.arange(0, D, 2, dtype=torch.float64) / D)
 
 
-def test_linear_is_the_plain_table_at_squeezed_positions():
-    table = precompute_freqs_cis(D, 40, THETA, RopeScaling("linear", 4.0))
-    assert torch.allclose(table[::4], precompute_freqs_cis(D, 10, THETA), atol=1e-6)
-
-
 def test_ntk_is_the_plain_table_of_a_larger_base():
     base = THETA * 8 ** (D / (D - 2))
-    assert torch.allclose(
-        precompute_freqs_cis(D, 50, THETA, RopeScaling("ntk", 8.0)), precompute_freqs_cis(D, 50, base)
-    )
-    scaled = ntk(FREQS, 8.0)
-    assert scaled[0] == FREQS[0]
-    assert math.isclose(scaled[-1], FREQS[-1] / 8, rel_tol=1e-12)
+    scaled = precompute_freqs_cis(D, 50, THETA, RopeScaling("ntk", 8.0))
+    assert torch.allclose(scaled, precompute_freqs_cis(D, 50, base))
 
 
-def test_llama3_follows_its_three_cases():
-    factor, original, low, high = 8.0, 8192, 1.0, 4.0
-    for freq, scaled in zip(FREQS.tolist(), llama3(FREQS, factor, original, low, high).tolist()):
-        wavelength = 2 * math.pi / freq
-        if wavelength < original / high:
-            expected = freq
-        elif wavelength > original / low:
-            expected = freq / factor
-        else:
-            smooth = (original / wavelength - low) / (high - low)
-            expected = (1 - smooth) * freq / factor + smooth * freq
-        assert math.isclose(scaled, expected, rel_tol=1e-12)
-
-
+# The transition may lie before the first pair or after the last, and has no width if low and high are close.
 @pytest.mark.parametrize("original", [3, 6, 7, 40, 300, 2048, 40_000, 10**6])
-@pytest.mark.parametrize("high", [1.0001, 32.0])
-def test_yarn_equals_transformers_for_every_trained_length(original, high):
-    """Also if the transition lies before the first pair or after the last, or has no width."""
-    transformers = pytest.importorskip("transformers")
+@pytest.mark.parametrize(("kind", "high"), [("linear", 32.0), ("llama3", 4.0), ("yarn", 32.0), ("yarn", 1.0001)])
+def test_frequencies_equal_those_of_transformers_for_every_trained_length(transformers, kind, original, high):
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    table = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": original, "rope_theta": THETA}
-    config = transformers.LlamaConfig(head_dim=D, rope_parameters={**table, "beta_fast": high, "beta_slow": 1.0})
-    theirs, _ = ROPE_INIT_FUNCTIONS["yarn"](config)
-    assert yarn(FREQS, 4.0, original, 1.0, high).tolist() == pytest.approx(theirs.tolist(), rel=2e-6)
+    names = {"llama3": ("low_freq_factor", "high_freq_factor"), "yarn": ("beta_slow", "beta_fast")}
+    table = {"rope_type": kind, "factor": 4.0, "original_max_position_embeddings": original, "rope_theta": THETA}
+    table |= dict(zip(names.get(kind, ()), (1.0, high)))
+    config = transformers.LlamaConfig(head_dim=D, rope_parameters=table)
+    theirs, _ = ROPE_INIT_FUNCTIONS[kind](config)
+    assert scale(FREQS, RopeScaling(kind, 4.0, original, high=high)).tolist() == pytest.approx(
+        theirs.tolist(), rel=2e-6
+    )
 
 
 def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():

@@ -7,7 +7,6 @@ memory that may be gone, and each result that the CPU waits for leaves the devic
 
 import dataclasses
 import importlib
-import itertools
 from collections.abc import Iterator
 from importlib.resources import files
 
@@ -104,11 +103,7 @@ def device(kernels) -> Iterator[Device]:
     with Device() as device:
         yield device
     assert device.operators
-    without = {backend: [] for backend in ("MPS", "CUDA")}
-    for name, backend in itertools.product(sorted(device.operators), without):
-        if backend not in kernels[name]:
-            without[backend].append(name)
-    assert without == {"MPS": [], "CUDA": []}
+    assert {name for name in device.operators if not {"MPS", "CUDA"} <= kernels[name]} == set()
 
 
 def trainer(scheme: str = "rope", **settings) -> Trainer:
@@ -126,8 +121,10 @@ def test_a_training_step_waits_once(device, settings):
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_every_encoding_trains(device, scheme):
-    trainer(scheme).step(1.0)
+def test_every_encoding_trains_and_generates(device, scheme):
+    run = trainer(scheme)
+    run.step(1.0)
+    assert len(list(generate(run.model, [[1, 2, 3]], 5, temperature=0.8))) == 5
 
 
 def test_a_validation_waits_once_a_batch(device):
@@ -142,27 +139,20 @@ def test_evaluation_waits_once_a_window(device):
     assert device.waits == 2
 
 
+SAMPLED = {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1}
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    ("prompts", "options"),
-    [
-        ([[1, 2, 3], [4]], {}),
-        ([[1, 2, 3], [4]], {"temperature": 0.8, "top_p": 0.95, "top_k": 40, "repetition_penalty": 1.1}),
-        ([[1, 2, 3]], {"temperature": 0.8, "endless": True}),
-    ],
+    ("prompts", "count", "options"),
+    [([[1, 2, 3], [4]], 5, {}), ([[1, 2, 3], [4]], 5, SAMPLED), ([[1, 2, 3]], 3 * ARGS.max_seq_len, {"endless": True})],
     ids=["greedy", "sampled", "endless"],
 )
-def test_a_token_waits_once(device, dtype, prompts, options):
+def test_a_token_waits_once(device, dtype, prompts, count, options):
     model = Transformer(ARGS).to(DEVICE, dtype)
-    count = 3 * ARGS.max_seq_len if "endless" in options else 5
     for _ in generate(model, prompts, count, **options):
         assert device.waits == 1
         device.waits = 0
-
-
-@pytest.mark.parametrize("scheme", sorted(SCHEMES))
-def test_every_encoding_generates(device, scheme):
-    assert len(list(generate(build_scheme(ARGS, scheme).to(DEVICE), [[1, 2, 3]], 5, temperature=0.8))) == 5
 
 
 def test_a_turn_of_a_conversation_waits_once_a_token(device):

@@ -35,12 +35,9 @@ WRONG = [
     ("train.py small.toml small.toml", "small.toml and small.toml are two configs"),
     ("train.py run", "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
     ("train.py text.txt --dim 32 more.txt", "unknown argument 'more.txt': did you mean --data more.txt?"),
-    ("train.py missing.toml", "missing.toml does not exist"),
     ("train.py small.toml empty.txt", "empty.txt does not exist, is empty, or is neither"),
     ("train.py small.toml one_line", "too short to be divided into training and validation text"),
     ("train.py small.toml latin", "latin"),
-    ("train.py small.toml --data nowhere/", "nowhere/ does not exist"),
-    ("train.py small.toml text.txt --dmi 64", "--dim"),
     ("train.py small.toml text.txt --dim 100 --n_heads 3", "dim is 100, not a multiple of n_heads 3"),
     ("train.py small.toml text.txt --tokenizer bpe --vocab_size 100000", "vocab_size 100000 is too large"),
     ("train.py small.toml text.txt --tokenizer text.txt", "text.txt"),
@@ -56,7 +53,6 @@ WRONG = [
     ("train.py text.txt --device abacus", "device is 'abacus'"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
     ("train.py text.txt --out_dir text.txt", "text.txt: "),
-    ("train.py text.txt --out_dir text.txt/x", "text.txt/x: "),
     ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
     ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
     ("train.py text.txt --init_from run --tokenizer bpe", "tokenizer is bpe, which would train a new one, but run"),
@@ -71,50 +67,33 @@ WRONG = [
         f"generate.py run --device cpu --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000",
         "1,000,000 texts of",
     ),
-    ("generate.py run --network nowhere:Net", "network is 'nowhere:Net'"),
     ("generate.py run --stop ''", "stop string is empty"),
-    ("generate.py run --device abacus", "abacus"),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),
-    ("generate.py run --interactive", "unknown argument '--interactive'"),
     ("generate.py run --chat --prompt x --template_var x", "'x' is not of the form NAME=VALUE: write for example"),
     ("chat.py run --system x", "has no chat template"),
-    ("chat.py run --template_var a=1", "has no chat template"),
     ("chat.py run --context 5000", f"context is 5000: the network allows 1 to {CONTEXT}"),
-    ("chat.py run --prompt x", "unknown argument '--prompt'"),
-    ("chat.py nowhere", "nowhere does not exist"),
     ("generate.py run --tokenizer /no/such/file", "/no/such/file"),
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
-    ("generate.py run --q", "'--q': try --help"),
     ("train.py --wandb", "'--wandb': try --help"),  # similar to --plan, but not enough
     ("generate.py run --seed", "--seed: expected one argument"),
     ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
     ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
-    ("generate.py nan", "nan: layers.0.attention.wq.weight contains NaN"),
     ("generate.py run Tim went", "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
     ("generate.py", "start one with `python train.py`"),
     ("generate.py nowhere", "nowhere does not exist"),
-    ("generate.py 'Tim went'", 'did you mean --prompt "Tim went"?'),
     (f"generate.py '{LONG}'", 'did you mean --prompt "The fox'),
     ("evaluate.py run", "is not a run of train.py, or its config.toml cannot be read: name the text to score with"),
-    ("evaluate.py run --tokenizer text.txt", "cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --stride 3", "cannot be used with the run's validation text: add --data"),
-    ("evaluate.py run --data empty.txt", "empty.txt does not exist, is empty, or"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
-    (f"evaluate.py run --data text.txt --stride {2**63}", "give a whole number of at least 1, below 2**63"),
-    ("evaluate.py nan --data text.txt", "nan: layers.0.attention.wq.weight contains NaN"),
     ("evaluate.py run text.txt", "did you mean --data text.txt?"),
     ("convert.py nowhere x --to hf", "nowhere does not exist"),
     ("convert.py other x --to hf", "other has no config.json"),
     ("convert.py run other --to hf", "other exists"),
-    ("convert.py run text.txt --to llama2c", "exists"),
     ("convert.py run link --to hf", "link exists"),
-    ("convert.py run . --to llama2c", ". exists"),
-    (f"train.py --data caf{NON_UTF8}.txt", "is not UTF-8"),
     ("convert.py run a/b --to hf", "a is not a directory"),
-    ("convert.py run text.txt", "text.txt exists"),
     ("generate.py y.tokenizer.bin", "`python convert.py y.tokenizer.bin NEW_DIRECTORY`"),
     (
         "generate.py run --tokenizer y.tokenizer.bin",
@@ -123,13 +102,9 @@ WRONG = [
     ("convert.py run x --to hf --dtype int8", "int8"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
     ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),
-    ("convert.py run x --to hf --tokenizer none.model", "none.model"),
     ("convert.py theta x --to llama2c", "rope_theta is 5"),
     ("convert.py scaled x --to meta", "rope_scaling is"),
     ("convert.py qwen x --to meta", "qkv_bias"),
-    ("convert.py qwen x --to llama2c", "qkv_bias"),
-    ("convert.py nan x --to hf", "nan: layers.0.attention.wq.weight contains NaN"),
-    ("convert.py eps x --to llama2c", "norm_eps is 1e-06: llama2.c's format cannot express this"),
     ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
 ]
 
@@ -142,14 +117,9 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     save_run(path / "run", TEXT, scale=1, **size)
     save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "unused.model", vocab_size=300)), path / "other")
-    scaling = RopeScaling("linear", 2.0)
-    changes = {"theta": {"rope_theta": 5e5}, "eps": {"norm_eps": 1e-6}, "scaled": {"rope_scaling": scaling}}
-    changes |= {"qwen": {"qkv_bias": True}, "nan": {}}
-    for name, change in changes.items():
-        model = Transformer(ModelArgs(**size, **change))
-        if name == "nan":
-            model.layers[0].attention.wq.weight.data[1, 2] = torch.nan
-        save_model(model, path / name)
+    changes = {"theta": {"rope_theta": 5e5}, "scaled": {"rope_scaling": RopeScaling("linear", 2.0)}}
+    for name, change in (changes | {"qwen": {"qkv_bias": True}}).items():
+        save_model(Transformer(ModelArgs(**size, **change)), path / name)
         save_tokenizer(load_tokenizer(path / "run"), path / name)
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
     (path / "started").mkdir()
