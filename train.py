@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
 
-Flags override the TOML file, which overrides the defaults. Without a config, a text, --minutes or --init_from, train
-the demo, configs/demo.toml. With a text and no config, train for 2.5 minutes, or for --minutes, and choose the model
-that suits the text and the machine.
+Flags override the TOML file, which overrides the defaults. If none of a config, a text, --minutes and --init_from is
+given, train the demo, configs/demo.toml. With a text and no config, train for 2.5 minutes, or for --minutes, and choose
+the model that suits the text and the machine.
 """
 
 import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
@@ -39,15 +39,16 @@ def main() -> int:
 def train(flags: Namespace, ranks: Ranks) -> int:
     """Train, or only show the plan; returns the exit status. Every process calls it.
 
-    What ``ranks.first`` is given is done in the first process, and all processes get the result.
+    ``ranks.first(f)`` calls f in the first process only, and returns its result in all processes.
     """
-    # Settings: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
+    # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     resolved = ranks.first(lambda: resolve(flags.config, flags.settings, bool(flags.resume), ranks))
     with run_directory(resolved, ranks) as directory:  # makes it if the run is new, and locks it
         # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared``
-        # is the run with the settings that only the text tells, such as vocab_size.
+        # has in addition the settings that only the text tells, such as vocab_size.
         prepared, text = prepare_text(resolved, directory, ranks)
-        # With ``minutes``: times models on this machine, and chooses what suits the time and is not given.
+        # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
+        # Without, or to resume, ``run`` is ``prepared``.
         run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=flags.plan))
         if flags.plan:
             if ranks.is_first:

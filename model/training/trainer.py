@@ -1,9 +1,10 @@
 """The training loop and one step: forward, loss, backward, clip, optimizer.
 
-A step depends on the weights, the optimizer state, the seed and the steps before it; with ``minutes`` its learning
-rate depends on the elapsed time, too. So the state that ``--resume`` reads has the weights, the optimizer state, the
-steps and the elapsed time. It needs no state of random generators, because batches and dropout are computed from the
-seed and the steps. Steps after the saved one are taken again, and their lines in metrics.jsonl are replaced.
+A step depends on the weights, the optimizer state, the seed and the number of steps before it; with ``minutes`` its
+learning rate depends on the elapsed time, too. So the state that ``--resume`` reads has the weights, the optimizer
+state, the number of steps and the elapsed time. It needs no state of random generators, because batches and dropout are
+computed from the seed and the number of steps. Steps after the saved one are taken again, and their lines in
+metrics.jsonl are replaced.
 """
 
 import math
@@ -67,7 +68,7 @@ class Trainer:
         # Set this in any process to a signal number to end the run after the current step and its validation
         self.stop_signal = 0
         self.stopped_by = 0  # the signal that ended the run, the same in all processes
-        # Of the steps or the minutes, the same in all processes
+        # The share of the steps or the minutes that is used up, the same in all processes
         self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.sharded = args.fsdp and self.ranks.world_size > 1
         self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
@@ -107,8 +108,8 @@ class Trainer:
         """
         self.parallel.train()
         self.start = self.clock() - self.progress.wall_seconds
-        # Fine-tuning begins with a validation, to show the starting point. So does a run without a step left that was
-        # stopped before its first validation, and is resumed with fewer steps: only a validation writes the model.
+        # Fine-tuning begins with a validation, to show the starting point. And a run that is resumed with no step left
+        # needs one if it never had any, because only a validation writes the model.
         never_validated = self.directory is not None and self.progress.best_val_loss == math.inf
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
             yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
@@ -117,7 +118,7 @@ class Trainer:
             measured = self.step(lr_fraction(self.args, self.fraction_done))
             seconds = self.clock() - started
             context = self.model.args.max_seq_len
-            tokens = self.args.batch_size * self.dataset.window_tokens(context)
+            tokens = self.args.batch_size * self.dataset.window_tokens(context)  # without padding
             measured["tokens_per_second"] = tokens / max(seconds, 1e-9)
             self.progress.step += 1
             self.progress.tokens += self.args.batch_size * context
@@ -146,8 +147,8 @@ class Trainer:
         seen = self.progress.tokens // context
         sizes = {"batch_size": args.batch_size, "context": context, "seed": args.seed}
         batch = self.dataset.batch(seen, **sizes, rank=ranks.rank, world_size=ranks.world_size)
-        # The targets of all processes that count, shared out evenly: what a process divides its loss by, because the
-        # processes' gradients are averaged.
+        # A process divides its sum of losses by the average number of targets, because gradients are averaged. (Targets
+        # that the loss leaves out, as the questions of a chat, are not counted.)
         count = max(1, self.dataset.count(seen, **sizes)) / ranks.world_size
         inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
@@ -159,11 +160,11 @@ class Trainer:
         for number, (x, y) in enumerate(micro_batches, 1):
             set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
             with self.autocast:
-                loss = self.loss(x, y) / count  # together the mean over the batch
+                loss = self.loss(x, y) / count  # a sum; those of all parts add up to the mean over the batch
             loss.backward()
             total += loss.detach()
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
-        norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards it
+        norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards the norm
         set_learning_rate(self.optimizers, lr_scale)
         for optimizer in self.optimizers:
             optimizer.step()
@@ -196,9 +197,9 @@ class Trainer:
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
         if not math.isfinite(value):
+            again = f"resume {self.directory}" if self.directory else "train again"
             raise ValueError(
-                f"step {self.progress.step}: {message}; {self.directory} keeps the state that was saved last: "
-                "resume it with half of --lr, or a smaller --grad_clip"
+                f"step {self.progress.step}: {message}: {again} with half of --lr, or a smaller --grad_clip"
             )
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
