@@ -44,7 +44,7 @@ MAX_PASSES = 12  # over the text; more hardly lower the loss
 # In the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to a loss of
 # 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
 MAX_PARAMETERS_PER_TOKEN = 25
-FINE_TUNING_PASSES = 3  # on two small texts, 3 were better than 2 and 4
+FINE_TUNING_PASSES = 3  # of a model that would memorise the text; on two small texts, 3 were better than 2 and 4
 # The tokens of a validation for each token of training before the next one. A token takes a third of the time that its
 # training takes, so validations take a twentieth of the run.
 VALIDATION_SHARE = 0.15
@@ -85,17 +85,20 @@ def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
     models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
     chosen: tuple[Run, float] | None = None
     for model in [run.model] if run.has_size else models:
-        parameters = count_parameters(model).hidden
-        memorises = parameters > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
-        if chosen and (memorises or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
+        if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
             break
         speed = measure_speed(run, model, dataset, ranks)
-        enough = min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * dataset.text_tokens)
+        enough = min(TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden), MAX_PASSES * dataset.text_tokens)
         if chosen and training_tokens(run, speed) < enough:
             break
         chosen = plan(run, model, speed, dataset, ranks), speed
     assert chosen
     return chosen
+
+
+def memorises(model: ModelArgs, dataset: Dataset) -> bool:
+    """Whether the model has so many parameters that it would learn the text by heart."""
+    return count_parameters(model).hidden > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
 
 
 def training_tokens(run: Run, speed: float) -> float:
@@ -116,7 +119,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
 
     train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, dataset.text_tokens
     tokens = training_tokens(run, speed)
-    most = (FINE_TUNING_PASSES if fine_tuning else MAX_PASSES) * text_tokens
+    most = (FINE_TUNING_PASSES if fine_tuning and memorises(model, dataset) else MAX_PASSES) * text_tokens
     ends_early = tokens > most and train.max_steps is None and (fine_tuning or not run.has_size)
     if ends_early:
         tokens = most

@@ -85,7 +85,12 @@ def test_what_was_chosen_is_decided(size):
     assert (again.model, again.train) == (run.model, run.train)
 
 
-@pytest.mark.parametrize(("passes", "settings"), [(MAX_PASSES, {}), (FINE_TUNING_PASSES, FINE_TUNED)])
+LARGE = FINE_TUNED | {"dim": 256, "n_layers": 6, "hidden_dim": 704}  # for 50,000 tokens
+
+
+@pytest.mark.parametrize(
+    ("passes", "settings"), [(MAX_PASSES, {}), (MAX_PASSES, FINE_TUNED), (FINE_TUNING_PASSES, LARGE)]
+)
 def test_on_a_small_text_the_run_ends_after_some_passes(passes, settings):
     run = chosen(50_000, speed=20, minutes=10.0, **settings)
     tokens = run.train.max_steps * run.train.batch_size * run.model.max_seq_len
