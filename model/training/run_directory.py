@@ -36,6 +36,7 @@ def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
 @contextmanager
 def opened(run: Run) -> Iterator[Path]:
     """``run_directory`` in one process."""
+    existed = [path for path in (run.directory, run.directory.parent) if path.exists()]
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
@@ -53,8 +54,9 @@ def opened(run: Run) -> Iterator[Path]:
                 lock.close()
                 with suppress(OSError):  # a directory that is not empty stays
                     (directory / LOCK).unlink(missing_ok=True)
-                    directory.rmdir()
-                    directory.parent.rmdir()
+                    for path in (directory, directory.parent):
+                        if path not in existed:
+                            path.rmdir()
 
 
 def make_first_free(base: Path) -> Path:

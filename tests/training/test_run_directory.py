@@ -32,20 +32,20 @@ def test_concurrent_calls_get_different_free_directories(tmp_path):
 
 @pytest.mark.parametrize("named", [True, False])
 @pytest.mark.parametrize("existing", ["nothing", "runs", "runs/mine", "runs/mine/notes.txt"])
-def test_a_run_that_does_not_begin_leaves_nothing_behind(tmp_path, named, existing):
+def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, existing):
     directory = tmp_path / "runs" / "mine"
     if existing != "nothing":
         (directory if "mine" in existing else directory.parent).mkdir(parents=True)
     if "notes" in existing:
         (directory / "notes.txt").touch()
-    before = set(tmp_path.rglob("*"))
+    before = sorted(tmp_path.rglob("*"))
     run = make_run(directory, **({"out_dir": directory} if named else {}))
     for error in (ValueError, KeyboardInterrupt, None):
         with suppress(ValueError, KeyboardInterrupt), run_directory(run, Ranks()) as made:
             (made / "tokens.bin").touch()
             if error:
                 raise error
-        assert before >= set(tmp_path.rglob("*")) >= {path for path in before if path.is_file()}
+        assert sorted(tmp_path.rglob("*")) == before
     with run_directory(run, Ranks()) as made:
         begin(run, made)
     assert (made == directory) == (named or "mine" not in existing)
