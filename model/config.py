@@ -117,9 +117,12 @@ def out_of_range(name: str, value: Any, kind: type, low: float, high: float = LA
     """Yield a message unless ``value`` is a number of this kind, int or float, from ``low`` to ``high``."""
     if not (is_number(value, kind) and low <= value <= high):
         expected = "a whole number" if kind is int else "a number"
-        limits = f"of at least {low}" if high == LARGEST else f"from {low:g} to {high:g}"
+        if high < LARGEST:
+            expected += f" from {low:g} to {high:g}"
+        elif low > -math.inf:
+            expected += f" of at least {low}"
         limit = ", below 2**63" if is_number(value, int) and value > LARGEST else ""
-        yield f"{name} is {reprlib.repr(value)}: give {expected} {limits}{limit}"
+        yield f"{name} is {reprlib.repr(value)}: give {expected}{limit}"
 
 
 def is_number(value: Any, kind: type = float) -> bool:

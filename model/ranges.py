@@ -54,17 +54,22 @@ def range_problems(settings: object) -> Iterator[str]:
 
     None is accepted where it is the default.
     """
-    for name, (kind, _, bounds) in setting_fields(type(settings)).items():
+    for name, field in setting_fields(type(settings)).items():
         value = getattr(settings, name)
-        if value is None and getattr(type(settings), name, 0) is None:
-            continue
-        if kind in (int, float):
-            yield from out_of_range(name, value, kind, *bounds)
-        elif not has_type(value, kind):
-            expected = TYPE_NAMES.get(kind, "a table like { name = value }")
-            if get_origin(kind) is Literal:
-                expected = f"one of {', '.join(get_args(kind))}"
-            yield f"{name} is {reprlib.repr(value)}: give {expected}"
+        if not (value is None and getattr(type(settings), name, 0) is None):
+            yield from value_problems(name, value, field)
+
+
+def value_problems(name: str, value: Any, field: Field) -> Iterator[str]:
+    """Yield a message if the value of a setting has the wrong type or is out of its range."""
+    kind = field.kind
+    if kind in (int, float):
+        yield from out_of_range(name, value, kind, *field.range)
+    elif not has_type(value, kind):
+        expected = TYPE_NAMES.get(kind, "a table like { name = value }")
+        if get_origin(kind) is Literal:
+            expected = f"one of {', '.join(get_args(kind))}"
+        yield f"{name} is {reprlib.repr(value)}: give {expected}"
 
 
 def has_type(value: Any, kind: Any) -> bool:

@@ -15,7 +15,7 @@ from shlex import quote
 from typing import Any, Literal, get_args, get_origin
 
 from ..config import is_number
-from ..ranges import TEXTS, Range, setting_fields
+from ..ranges import TEXTS, Range, raise_problems, setting_fields, value_problems
 from .parser import Parser
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
@@ -58,12 +58,17 @@ def read_toml(path: Path, *classes: type) -> Settings:
 
 
 def from_table(table: Settings, *classes: type) -> Settings:
-    """The settings in a TOML table, converted to the types of the fields."""
+    """The settings in a TOML table, converted to the types of the fields.
+
+    Raises ValueError that lists every value of a wrong type or out of its range.
+    """
     fields = setting_fields(*classes)
     for name in table:
         if name not in fields:
             raise ValueError(f"unknown setting {name!r}{suggest_name(name, fields)}")
-    return {name: convert(value, fields[name].kind) for name, value in table.items()}
+    settings = {name: convert(value, fields[name].kind) for name, value in table.items()}
+    raise_problems(problem for name, value in settings.items() for problem in value_problems(name, value, fields[name]))
+    return settings
 
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
@@ -75,7 +80,7 @@ def suggest_name(name: str, names: Iterable[str]) -> str:
 def convert(value: Any, kind: Any) -> Any:
     """Convert ``value``, which is text if it comes from a flag, to the field's type.
 
-    A value that cannot be converted is returned as it is, because the dataclass refuses it with all other problems.
+    A value that cannot be converted is returned as it is.
     """
     is_text = isinstance(value, str)
     if kind == TEXTS:
