@@ -23,7 +23,7 @@ from model.decoding.options import (
     print_speed,
     read_sampling,
 )
-from model.decoding.samples import Speed
+from model.decoding.batches import Speed
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
 from model.ranges import Range

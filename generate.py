@@ -23,7 +23,7 @@ from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_f
 from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
-from model.decoding.batches import check_prompts, memory_needed
+from model.decoding.batches import Prompt, Sample, Speed, check_prompts, complete, memory_needed
 from model.decoding.chat import Chat, user_message
 from model.decoding.network import for_decoding
 from model.decoding.options import (
@@ -36,7 +36,6 @@ from model.decoding.options import (
     print_speed,
     read_sampling,
 )
-from model.decoding.samples import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 from model.ranges import Range
 from model.text.tokenizer import Tokenizer

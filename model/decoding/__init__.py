@@ -1,11 +1,11 @@
 """Everything around the decode loop of generation.py: prompts, sampling, streaming, chat, and scoring.
 
 options.py         what generate.py, chat.py and evaluate.py share: flags for the model, and opening it
-batches.py         generate: prompts of unequal length as one batch, with its cache
+batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (complete)
 endless.py         texts longer than the context
 network.py         the compiled step: one token of each text at a time
+recording.py       the compiled step on a GPU: its kernels, recorded once
 sampling.py        from logits to a token
-samples.py         a row from tokens to text, with stop strings and its end; tokens per second
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2
 conversation.py    a conversation in turns, with one cache

@@ -8,9 +8,9 @@ import torch
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
+from .batches import Prompt, Sample, Speed, advance
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
-from .samples import Prompt, Sample, Speed, advance
 from .sampling import Sampler, Sampling
 
 

@@ -15,7 +15,7 @@ from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network
 from ..weights.checkpoint import newest_run
-from .samples import Speed
+from .batches import Speed
 from .sampling import Sampling
 
 Compile = Annotated[

@@ -13,9 +13,9 @@ from letters import LETTERS
 
 from chat import converse
 from model import generate
+from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
-from model.decoding.samples import Speed
 from model.decoding.sampling import Sampling
 
 

@@ -20,9 +20,9 @@ from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
 from model import Transformer, generate
+from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
-from model.decoding.samples import Speed
 from model.decoding.sampling import Sampling
 from model.decoding.scoring import Score, score_texts, windows
 from model.training.config import TrainArgs

@@ -7,8 +7,8 @@ import torch
 from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
-from model.decoding import samples as module
-from model.decoding.samples import Prompt, Sample, Speed, complete
+from model.decoding import batches as module
+from model.decoding.batches import Prompt, Sample, Speed, complete
 from model.decoding.sampling import Sampling
 
 
