@@ -57,16 +57,20 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
     texts, source = open_windows(path, tokenizer, min(LENGTH, network.args.max_seq_len) + 1, WINDOWS)
     rows = []
     try:
-        changed = with_functions(network, conventions)
-        for name, each in (("the model", network), ("with your functions", changed)):
+        changed, cache = with_functions(network, conventions), KVCache(network.args)
+        if "KVCache" in conventions.calls:
+            _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
+        contenders: list[tuple[str, Transformer, KVCache | None]] = [
+            ("the model", network, KVCache(network.args)),
+            ("with your functions", changed, cache),
+        ]
+        if "attention" in conventions.views:
+            contenders.append(("with your attention, no cache", changed, None))
+        for name, each, its_cache in contenders:
             with torch.no_grad():
                 loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            cache = KVCache(network.args)
-            if each is changed and "KVCache" in conventions.calls:
-                _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
             start = time.perf_counter()
-            count = min(NEW_TOKENS, cache.max_seq_len - len(start_ids))
-            new = [int(token) for token in decode(each, torch.tensor([start_ids]), count, likeliest, cache)]
+            new = continuation(each, start_ids, its_cache)
             speed = len(new) / (time.perf_counter() - start)
             rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
     except (Raised, RuntimeError, TypeError, IndexError) as error:
@@ -94,5 +98,18 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     return changed.eval()
 
 
+def continuation(network: Transformer, start_ids: list[int], cache: KVCache | None) -> list[int]:
+    """The likeliest next tokens. Without a cache, each is computed from the whole text."""
+    count = min(NEW_TOKENS, network.args.max_seq_len - len(start_ids))
+    if cache:
+        return [int(token) for token in decode(network, torch.tensor([start_ids]), count, likeliest, cache)]
+    ids = list(start_ids)
+    with torch.no_grad():
+        for _ in range(count):
+            ids.append(int(likeliest(network(torch.tensor([ids]))[:, -1])))
+    return ids[len(start_ids) :]
+
+
 def likeliest(logits: Tensor) -> Tensor:
+    """The likeliest token of each row, (B, V) -> (B, 1)."""
     return logits.argmax(-1, keepdim=True)
