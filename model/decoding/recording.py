@@ -54,7 +54,7 @@ class RecordedStep:
         self.visible[..., :S] = True if mask is None else mask
         self.visible[..., S:] = False
         if is_new:
-            self.replay, self.logits = record(self.step)
+            self.replay, self.logits = record(self.step, tokens.device)
         self.replay()
         return self.logits.clone()
 
@@ -66,17 +66,18 @@ class RecordedStep:
         return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
-def record(step: Callable[[], Tensor]) -> tuple[Callable[[], None], Tensor]:
-    """A function that repeats the kernels of ``step``, and the tensor with their result.
+def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+    """A function that repeats the kernels of ``step`` on this GPU, and the tensor with their result.
 
     The step runs once before, in a stream of its own, because a kernel cannot be recorded while it is being loaded.
     """
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        step()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        out = step()
+    with torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = step()
     return graph.replay, out

@@ -219,7 +219,7 @@ def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
     """Without a GPU the recording runs the step again, which a GPU must be told to do with tensors alone."""
     recordings = []
 
-    def record(step):
+    def record(step, device):
         out = step()
         recordings.append(out)
         return lambda: out.copy_(step()), out
