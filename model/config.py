@@ -117,7 +117,7 @@ def out_of_range(name: str, value: Any, kind: type, low: float, high: float = LA
     """Yield a message unless ``value`` is a number of this kind, int or float, from ``low`` to ``high``."""
     if not (is_number(value, kind) and low <= value <= high):
         expected = "a whole number" if kind is int else "a number"
-        if high < LARGEST:
+        if high != LARGEST:
             expected += f" from {low:g} to {high:g}"
         elif low > -math.inf:
             expected += f" of at least {low}"
