@@ -10,7 +10,7 @@ import math
 import os
 import shutil
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,16 @@ from ..transformer import Transformer
 from ..weights import int8
 from .recording import RecordedStep
 
-# If one of these files changes, the step is compiled again: the network, its kernels, and how it is compiled.
-SOURCES = [*sorted(Path(kernels.__file__).parent.glob("*.py")), Path(int8.__file__), Path(__file__)]
+LIBRARY = Path(kernels.__file__).parent
+SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
+    "attention.py",
+    "cache.py",
+    "decoding/network.py",
+    "kernels.py",
+    "rope.py",
+    "transformer.py",
+    "weights/int8.py",
+)
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
 # in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
@@ -127,10 +135,17 @@ class Step(nn.Module):
         ``cache`` has the keys and values of each layer, which are changed in place.
         """
         start_pos = rotations.shape[0] - 1
-        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2)
+        layer_caches = [LayerCache(keys, values) for keys, values in zip(cache[::2], cache[1::2])]
+        return self.logits(tokens, start_pos, rotations[start_pos:], mask, layer_caches)
+
+    def logits(
+        self, tokens: Tensor, start_pos: int, rotation: Tensor, mask: Tensor | None, caches: Sequence[LayerCache]
+    ) -> Tensor:
+        """tokens (B, 1), the rotation of their position (1, D/2, 2), and the cache of each layer -> (B, 1, V)."""
+        freqs_cis = torch.view_as_complex(rotation)  # (1, D/2)
         h = self.network.tok_embeddings(tokens)  # (B, 1, dim)
-        for layer, keys, values in zip(self.network.layers, cache[::2], cache[1::2]):
-            h = layer(h, start_pos, freqs_cis, mask, LayerCache(keys, values))
+        for layer, cache in zip(self.network.layers, caches):
+            h = layer(h, start_pos, freqs_cis, mask, cache)
         return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
@@ -210,7 +225,7 @@ def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tenso
 def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:
     """Compile the step, or load its code from its file. On a GPU, record it."""
     if inputs[0].device.type == "cuda":
-        return RecordedStep(step.network)
+        return RecordedStep(step.logits)
     weights = step.state_dict(keep_vars=True)
     path = file_of(step, form, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -257,7 +272,7 @@ def export(step: Step, tokens: Tensor, rotations: Tensor, mask: Tensor | None, c
 
 def file_of(step: Step, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
-    source = b"".join(path.read_bytes() for path in SOURCES)
+    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
     text = repr((step, step.network.args, form, stored, machine))

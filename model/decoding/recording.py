@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from ..cache import LayerCache
-from ..transformer import Transformer
 
 
 class SlotCache(LayerCache):
@@ -29,10 +28,11 @@ class SlotCache(LayerCache):
 
 
 class RecordedStep:
-    """The network for one token of each row, recorded at the first token and when the cache has other tensors."""
+    """The step of a network, recorded at the first token and when the cache has other tensors."""
 
-    def __init__(self, network: Transformer) -> None:
-        self.network = network
+    def __init__(self, logits: Callable[[Tensor, int, Tensor, Tensor, Sequence[LayerCache]], Tensor]) -> None:
+        """``logits`` is that of ``Step`` in network.py."""
+        self.compute = logits
         self.cache: Sequence[Tensor] = ()
 
     def __call__(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: Sequence[Tensor]) -> Tensor:
@@ -59,11 +59,8 @@ class RecordedStep:
         return self.logits.clone()
 
     def step(self) -> Tensor:
-        freqs_cis = torch.view_as_complex(self.rotation)  # (1, D/2)
-        h = self.network.tok_embeddings(self.tokens)  # (B, 1, dim)
-        for layer, keys, values in zip(self.network.layers, self.cache[::2], self.cache[1::2]):
-            h = layer(h, 0, freqs_cis, self.visible, SlotCache(keys, values, self.slot))
-        return self.network.output(self.network.norm(h))  # type: ignore[misc]  # an accelerated network has one
+        caches = [SlotCache(keys, values, self.slot) for keys, values in zip(self.cache[::2], self.cache[1::2])]
+        return self.compute(self.tokens, 0, self.rotation, self.visible, caches)
 
 
 def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:

@@ -11,11 +11,10 @@ import torch
 from greedy import greedy
 from torch import nn
 
-import model as model_package
 from model import KVCache, Transformer, generate
 from model.decoding import network as decoding
 from model.decoding import recording
-from model.decoding.network import SOURCES, for_decoding, load
+from model.decoding.network import LIBRARY, SOURCES, for_decoding, load
 from model.decoding.recording import RecordedStep
 from model.weights import load_model, save_model
 
@@ -185,8 +184,7 @@ def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_r
         step(torch.tensor([[1]]), rotations, None, [cache.layers[0].keys, cache.layers[0].values])
     finally:
         sys.setprofile(None)
-    root = Path(model_package.__file__).parent
-    library = {Path(name) for name in used if Path(name).is_relative_to(root)}
+    library = {Path(name).relative_to(LIBRARY).as_posix() for name in used if Path(name).is_relative_to(LIBRARY)}
     assert library
     assert library <= {*SOURCES}
 
@@ -225,7 +223,7 @@ def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
         return lambda: out.copy_(step()), out
 
     monkeypatch.setattr(recording, "record", record)
-    monkeypatch.setattr(decoding, "compile_step", lambda step, form, inputs: RecordedStep(step.network))
+    monkeypatch.setattr(decoding, "compile_step", lambda step, form, inputs: RecordedStep(step.logits))
     model = small_model(n_layers=2).to(dtype)
     network, length = for_decoding(model, compile=True), model.args.max_seq_len
     for number, (prompts, options) in enumerate(
