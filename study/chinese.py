@@ -2,6 +2,7 @@
 
 import re
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ FILE = Path(__file__).with_name("chinese.toml")
 FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "PingFang SC", "Microsoft YaHei", "SimHei")
 
 
+@cache  # not when this file is imported, because most outputs are English
 def read_phrases() -> list[tuple[re.Pattern[str], str]]:
     """A pattern for each English phrase, and the Chinese one; the longest first, because it says most exactly what."""
     phrases = tomllib.loads(FILE.read_text(encoding="utf-8"))
@@ -17,12 +19,9 @@ def read_phrases() -> list[tuple[re.Pattern[str], str]]:
     return [(re.compile(re.escape(english).replace(r"\{\}", "(.+)")), chinese) for english, chinese in by_length]
 
 
-PHRASES = read_phrases()
-
-
 def in_chinese(text: str) -> str:
     """The Chinese phrase, with what stands for its {} in Chinese too; the text itself if the file does not have it."""
-    for pattern, chinese in PHRASES:
+    for pattern, chinese in read_phrases():
         if match := pattern.fullmatch(text):
             return chinese.format(*map(in_chinese, match.groups()))
     return text
