@@ -14,7 +14,7 @@ from ..text.dataset import UNCOUNTED, Dataset
 from .config import TrainArgs
 from .distributed import Ranks
 
-SAMPLED_TOKENS = 5_000_000  # of a long text, to count them
+SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 
 
 @torch.no_grad()
@@ -52,9 +52,17 @@ def bits_per_byte(nats_per_token: float, dataset: Dataset) -> float:
 
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
     """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
-    every = max(1, len(dataset.train) // SAMPLED_TOKENS)
-    train, val = dataset.train[::every], dataset.val[1::every]  # the first token is never predicted
+    train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val[1:])  # the first token is never predicted
     train, val = train[train >= 0], val[val >= 0]  # of conversations, what the loss counts
     val = val[~np.isin(val, dataset.separators)]
     counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
     return float(-np.log(counts[val] / counts.sum()).mean())
+
+
+def sampled_blocks(ids: np.ndarray) -> np.ndarray:
+    """At most SAMPLED_TOKENS of the ids, in evenly spaced blocks, because single ids are on all pages of the file."""
+    if len(ids) <= SAMPLED_TOKENS:
+        return np.asarray(ids)
+    length = SAMPLED_TOKENS // SAMPLED_BLOCKS
+    starts = np.linspace(0, len(ids) - length, SAMPLED_BLOCKS, dtype=np.int64)
+    return np.concatenate([ids[start : start + length] for start in starts])
