@@ -20,7 +20,7 @@ from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta
 from model.weights import save_model, save_tokenizer
-from model.weights.loading import Weights
+from model.weights.checkpoint import Weights
 from model.weights.tokenizers import read_ids, tokenizer_files
 
 

@@ -21,7 +21,7 @@ from model.decoding.options import ModelOptions, add_model, load_network, open_m
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import UNCOUNTED
-from model.text.prepare import load_dataset
+from model.text.dataset import load_dataset
 from model.text.sources import Documents, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.config import DataArgs, Globs, TextKey

@@ -22,7 +22,7 @@ from model.training.console import Console, announcement
 from model.training.distributed import Ranks, processes
 from model.training.run_directory import begin, run_directory
 from model.training.run_text import prepare_text
-from model.training.settings import resolve
+from model.training.config import resolve
 from model.training.trainer import Trainer, initial_model
 from model.weights.checkpoint import MODEL_CONFIGS
 

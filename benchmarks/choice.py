@@ -28,10 +28,9 @@ import torch
 from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.training.choice import TRAINING_SHARE, choose
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs, resolve_new
 from model.training.distributed import Ranks
 from model.training.run_text import Text, prepare_text
-from model.training.settings import resolve_new
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048

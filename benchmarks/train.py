@@ -31,15 +31,14 @@ from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
 from model.cli.machine import keep_freed_memory, pick_dtype
 from model.text.dataset import Dataset
-from model.text.prepare import load_dataset, tokenize
+from model.text.dataset import load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.training.evaluation import validation_loss
 from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
-from model.training.trainer import Trainer
+from model.training.trainer import Trainer, validation_loss
 
 CPU = torch.device("cpu")
 ROWS, CONTEXT = 16, 256

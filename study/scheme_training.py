@@ -11,12 +11,10 @@ import torch
 from model.cli import toml_text
 from model.cli.files import remove_unfinished, write_text
 from model.config import ModelArgs
-from model.text.dataset import Dataset
-from model.text.prepare import IDS, META, load_dataset, tokenize
+from model.text.dataset import IDS, META, Dataset, load_dataset, tokenize
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
-from model.training.evaluation import bits_per_byte
 from model.training.trainer import Trainer
 from model.transformer import Transformer
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -96,5 +94,5 @@ def test(model: Transformer, scheme: str, dataset: Dataset, budget: Budget) -> d
             longer = scaled(model, scheme, times) if scheme in SCALINGS else with_more_positions(model, times)
             x, y = (part.reshape(-1, times * budget.length) for part in (inputs, targets))
             loss = losses_of(longer, x, y, rows=max(1, 4096 // x.shape[1])).mean().item()
-            results[str(times)] = bits_per_byte(loss, dataset)
+            results[str(times)] = dataset.bits_per_byte(loss)
     return results

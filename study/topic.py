@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.files import write_atomically
-from model.text.prepare import load_dataset
+from model.text.dataset import load_dataset
 from model.text.sources import PYTHON_DOCS, open_documents
 from model.text.tokenizer import Tokenizer
 from model.training.run_text import read_run_data_args

@@ -8,7 +8,7 @@ import torch
 from model import ModelArgs, Transformer
 from model.cli import toml_text
 from model.config import RopeScaling
-from model.text.prepare import tokenize
+from model.text.dataset import tokenize
 from model.text.sources import open_documents
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs

@@ -11,8 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..cache import KVCache
-from ..text.dataset import UNCOUNTED, Batch
-from ..text.prepare import encode_chunks, surrounding_tokens
+from ..text.dataset import UNCOUNTED, Batch, encode_chunks, surrounding_tokens
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer

@@ -7,6 +7,5 @@ train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece
 hf_tokenizer.py         Hugging Face's tokenizer.json, read and written
 sentencepiece_model.py  the kinds of pieces in a tokenizer.model, and a new one
-prepare.py              documents to token ids on disk
-dataset.py              batches of token ids
+dataset.py              documents to token ids on disk, and batches of them
 """

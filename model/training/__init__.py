@@ -2,16 +2,14 @@
 
 The files, roughly in the order in which a run uses them:
 
-config.py          every setting of a run, and its range
-settings.py        combine defaults, file and flags for a new, a fine-tuning or a resumed run, and check them
+config.py          every setting of a run, and where its value comes from: defaults, file and flags, or the resumed run
 run_text.py        the text of a run as tokens, prepared or found again from the run directory
 choice.py          time models of several sizes on this machine, and choose what the user left open
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
-run_directory.py   make and lock the run directory; metrics.jsonl
-trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer
+run_directory.py   make and lock the run directory; metrics.jsonl; weights, optimizer state and progress to resume from
+trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer; the validation
+loss.py            the loss, without all logits at once
 optimizer.py       Muon, AdamW, and the learning rate schedule
-evaluation.py      the loss, its mean on the validation text, and the loss of guesses by frequency
-state.py           weights, optimizer state and progress in one file, to resume from
 distributed.py     several processes: DDP and FSDP
 console.py         the terminal: announcement, progress bar, samples, Ctrl-C, summary
 """

@@ -1,28 +1,35 @@
-"""Every setting of a training run, and its range."""
+"""Every setting of a training run: its range, and where its value comes from."""
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
-from ..cli import read_toml
+from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName
-from ..cli.settings import values
+from ..cli.settings import setting_fields, values
 from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import Documents, open_documents
+from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
-from ..weights import find_network
+from ..weights import Checkpoint, find_network
+from ..weights.checkpoint import RUNS, newest_run
+from .distributed import Ranks, local_device
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
+DEFAULT_MINUTES = 2.5  # if there is neither a config nor --minutes nor --max_steps
 # By optimizer. The AdamW beside Muon has Muon's peak, which was tuned for models that train in minutes.
 PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
 # Fine-tuning takes AdamW and this fraction of its peak. Of a published model of 135 million parameters, 20 steps with
 # 1/30 and 1/10 lowered the loss from 4.14 to 3.68 and 3.69, with 3/10 to 3.98. They took 46 seconds on a busy machine,
 # where 20 steps of Muon had not ended after 500.
 FINE_TUNING_LR_FRACTION = 0.1
+FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole context needs far more memory than a run
 MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU, because gradients of larger ones were wrong (pytorch 177116)
 Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
@@ -182,6 +189,88 @@ class Run:
     def values(self) -> dict[str, Any]:
         """Every setting by its name."""
         return values(self.data, self.model, self.train)
+
+
+def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) -> Run:
+    """Combine the settings: the file overrides the defaults, and the flags override the file.
+
+    When resuming, the saved settings of the run override the defaults. Raises ValueError for every mistake that is
+    known without the text, because preparing a text may take hours.
+    """
+    run = resolve_resumed(config, flags) if resume else resolve_new(config, flags)
+    train = run.train
+    if train.batch_size % ranks.world_size and ("batch_size" in run.given or not run.needs_choice):
+        raise ValueError(
+            f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
+            f"multiple of {ranks.world_size}"
+        )
+    if train.network:
+        find_network(train.network)
+    local_device(train.device, ranks)
+    return run
+
+
+def resolve_new(config: Path | None, flags: Settings) -> Run:
+    file = read_toml(config, *SETTINGS_CLASSES) if config else {}
+    if not config and flags.keys().isdisjoint({"minutes", "max_steps"}):
+        file = {"minutes": DEFAULT_MINUTES}
+    settings = file | flags
+    given = frozenset(settings)
+    if "init_from" in settings:
+        settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
+    data, model, train = instances(settings, *SETTINGS_CLASSES)
+    name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
+    name = re.sub(r"[^\w.-]+", "-", name).strip("-")
+    return Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
+
+
+def resolve_resumed(config: Path | None, flags: Settings) -> Run:
+    """The run to resume.
+
+    Raises ValueError if the text, the model or the optimizer would change. The number of validated tokens stays, too,
+    because losses of different tokens do not tell which model is the best.
+    """
+    settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
+    directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
+    if not (directory / CONFIG_FILE).exists():
+        raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
+    saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
+    settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
+    data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
+    before = values(*instances(saved, *SETTINGS_CLASSES))
+    fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
+    changed = {name: value for name, value in settings.items() if name in fixed and value != before[name]}
+    if changed:
+        conflicts = [f"{name} {before[name]} -> {value}" for name, value in changed.items()]
+        raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
+    given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
+    return Run(data, model, train, given, directory, resume=True)
+
+
+def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:
+    """The architecture and the tokenizer of ``source``, which replace those of a config.
+
+    A flag may lower ``max_seq_len``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
+    tokenizer.
+    """
+    checkpoint = Checkpoint(source)
+    if checkpoint.subclass_name not in (None, network):
+        name = checkpoint.subclass_name
+        raise ValueError(f"{source} holds the weights of {name}: give --network {name}")
+    context = min(flags.get("max_seq_len", FINE_TUNING_CONTEXT), checkpoint.args.max_seq_len)
+    fixed = vars(checkpoint.args) | {"max_seq_len": context}
+    for name, value in flags.items():
+        if name in fixed and value != fixed[name]:
+            raise ValueError(
+                f"{name} is {value}, but {source} has {fixed[name]}: leave {name} out, because init_from sets it"
+            )
+    tokenizer = flags.get("tokenizer", str(source))
+    if tokenizer in TOKENIZER_KINDS:
+        raise ValueError(
+            f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "
+            "--tokenizer out, or give the file of that tokenizer"
+        )
+    return fixed | {"tokenizer": tokenizer}
 
 
 def read_run_settings(model: Path) -> dict[str, Any]:

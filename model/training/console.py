@@ -18,7 +18,6 @@ from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device, whole_model
 from .estimate import count_parameters, training_memory
-from .evaluation import bits_per_byte
 from .run_text import Text
 from .trainer import Trainer
 
@@ -169,7 +168,7 @@ def summary(trainer: Trainer, text: Text) -> str:
         "trained": f"{quantity(progress.step, 'step')}, {quantity(tokens, 'token')}, "
         f"{epochs(tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
         "speed": f"{tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
-        "validation": f"{best:.4f} nats per token, {bits_per_byte(best, trainer.dataset):.3f} bits per byte (best, at "
+        "validation": f"{best:.4f} nats per token, {trainer.dataset.bits_per_byte(best):.3f} bits per byte (best, at "
         f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
     }
     if last > 1.03 * best:

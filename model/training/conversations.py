@@ -13,7 +13,7 @@ import numpy as np
 
 from ..cli import quantity
 from ..decoding.chat import Chat, common_prefix_length, user_message
-from ..text.prepare import Counts, Piece, write_pieces
+from ..text.dataset import Counts, Piece, write_pieces
 from ..text.readers import Message
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer

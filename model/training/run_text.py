@@ -11,8 +11,7 @@ import numpy as np
 from ..cli import instances, quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
-from ..text.dataset import Dataset
-from ..text.prepare import load_dataset, tokenize
+from ..text.dataset import Dataset, load_dataset, tokenize
 from ..text.tokenizer import Tokenizer
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
@@ -20,12 +19,12 @@ from ..weights.tokenizers import TEMPLATE
 from .config import SETTINGS_CLASSES, DataArgs, Run, read_run_settings
 from .conversations import conversation_texts, example_question, tokenize_conversations
 from .distributed import Ranks
-from .evaluation import unigram_loss
 
 # With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
 # a prompt begins after a line break, if the text has one near its beginning.
 MIN_DOCUMENTS = 100
 BEGINNING = 1_000_000  # tokens
+SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 
 
 class Text(NamedTuple):
@@ -133,6 +132,24 @@ def check_length(dataset: Dataset, context: int) -> None:
             f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
             "give more text, or a smaller max_seq_len"
         )
+
+
+def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
+    """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
+    train, val = sampled_blocks(dataset.train), sampled_blocks(dataset.val[1:])  # the first token is never predicted
+    train, val = train[train >= 0], val[val >= 0]  # of conversations, what the loss counts
+    val = val[~np.isin(val, dataset.separators)]
+    counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
+    return float(-np.log(counts[val] / counts.sum()).mean())
+
+
+def sampled_blocks(ids: np.ndarray) -> np.ndarray:
+    """At most SAMPLED_TOKENS of the ids, in evenly spaced blocks, because single ids are on all pages of the file."""
+    if len(ids) <= SAMPLED_TOKENS:
+        return np.asarray(ids)
+    length = SAMPLED_TOKENS // SAMPLED_BLOCKS
+    starts = np.linspace(0, len(ids) - length, SAMPLED_BLOCKS, dtype=np.int64)
+    return np.concatenate([ids[start : start + length] for start in starts])
 
 
 def read_run_data_args(directory: Path) -> DataArgs | None:

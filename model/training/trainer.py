@@ -10,6 +10,7 @@ metrics.jsonl are replaced.
 import math
 import time
 from collections.abc import Callable, Iterator
+from itertools import islice
 from pathlib import Path
 
 import numpy as np
@@ -20,17 +21,24 @@ from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
 from ..cli.machine import pick_dtype
-from ..text.dataset import Dataset
+from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import Checkpoint
 from ..weights.checkpoint import check_savable, save_model
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device, parallelize, set_gradient_sync, unsharded, whole_model
-from .evaluation import bits_per_byte, validation_loss
 from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
-from .run_directory import METRICS, append_metrics, truncate_metrics
-from .state import STATE, Progress, load_state, read_progress, save_state
+from .run_directory import (
+    METRICS,
+    STATE,
+    Progress,
+    append_metrics,
+    load_state,
+    read_progress,
+    save_state,
+    truncate_metrics,
+)
 
 
 class Trainer:
@@ -188,7 +196,7 @@ class Trainer:
             best = whole_model(self.model, self.ranks)
             if best is not None:
                 save_model(best, self.directory)
-        return {"val_loss": loss, "val_bits_per_byte": bits_per_byte(loss, self.dataset)}
+        return {"val_loss": loss, "val_bits_per_byte": self.dataset.bits_per_byte(loss)}
 
     def validation_loss(self) -> float:
         with self.autocast:
@@ -213,6 +221,34 @@ class Trainer:
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
             save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
         return measured
+
+
+@torch.no_grad()
+def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context: int, ranks: Ranks) -> float:
+    """Mean nats per token over about ``eval_tokens`` tokens of the validation text, in windows of ``context`` tokens.
+
+    It draws no random numbers, so it does not change the run. Separators between documents do not count, and of
+    conversations only what the assistant has to write. ``loss`` maps tokens and targets to the sum of nats, as
+    ``NextTokenLoss`` does. The windows do not overlap, and the processes take batches of them in turn. A process that
+    has no batch left repeats one without counting it, because a sharded network runs only if all processes run it.
+    """
+    device = next(loss.parameters()).device
+    training = loss.training
+    loss.eval()
+    batches = dataset.val_batches(
+        args.micro_batch_rows(context, device.type, ranks.world_size), context, args.eval_tokens
+    )
+    total = count = 0.0
+    while group := list(islice(batches, ranks.world_size)):
+        batch = group[min(ranks.rank, len(group) - 1)]
+        inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
+        nats = loss(inputs, targets)
+        if ranks.rank < len(group):
+            total += nats.item()
+            count += int((batch[1] != UNCOUNTED).sum())
+    loss.train(training)
+    totals, counts = ranks.gather(total, count)
+    return sum(totals) / sum(counts)
 
 
 def add_dropout(model: Transformer, probability: float) -> None:

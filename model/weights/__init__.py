@@ -1,8 +1,7 @@
 """Checkpoints on disk: run directories and other Hugging Face directories. convert.py knows two formats more.
 
-checkpoint.py        a Hugging Face directory: opened, loaded, saved
+checkpoint.py        a network from opened weights; a Hugging Face directory: opened, loaded, saved
 hf_config.py         config.json <-> ModelArgs
-loading.py           a network from opened weights, whatever their format
 layout.py            names and shapes of the tensors, and why query and key rows are permuted
 tensors.py           safetensors files
 int8.py              int8 weights, and layers that use them

@@ -23,8 +23,8 @@ from ..cli.files import write_atomically
 from ..config import ModelArgs
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
+from .checkpoint import Weights
 from .layout import check_read_back, check_sizes, tensor_shapes
-from .loading import Weights
 
 HEADER = struct.Struct("<7i")
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")

@@ -15,8 +15,8 @@ from torch import Tensor
 from ..cli.files import read_json, write_atomically, write_json
 from ..config import ModelArgs, RopeScaling
 from ..transformer import Transformer
+from .checkpoint import Weights
 from .layout import check_read_back, check_shapes, check_sizes, tensor_shapes
-from .loading import Weights
 from .tensors import WEIGHT_DTYPES
 
 SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs

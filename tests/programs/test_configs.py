@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from model import Transformer
-from model.training.config import Run
+from model.training.config import Run, resolve
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
-from model.training.settings import resolve
 from train import sort_arguments
 
 ROOT = Path(__file__).parents[2]

@@ -9,13 +9,12 @@ from script_helpers import run_in_process, save_run
 
 import evaluate
 from model.decoding.scoring import Score, document_texts, windows
-from model.text.dataset import UNCOUNTED
-from model.text.prepare import load_dataset, tokenize
+from model.text.dataset import UNCOUNTED, load_dataset, tokenize
 from model.text.sources import open_documents
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks
-from model.training.evaluation import bits_per_byte, validation_loss
 from model.training.loss import NextTokenLoss
+from model.training.trainer import validation_loss
 from model.weights import load_model, load_tokenizer, save_model
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
@@ -146,7 +145,7 @@ def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tm
     loss = NextTokenLoss(load_model(tmp_path / "run"))
     trained = validation_loss(loss, dataset, TrainArgs(eval_tokens=10**9), CONTEXT, Ranks())
     assert found["nats_per_token"] == pytest.approx(trained, rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(bits_per_byte(trained, dataset), rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(dataset.bits_per_byte(trained), rel=1e-5)
     assert (found["tokens"], found["bytes"]) == (dataset.val_tokens, dataset.val_bytes)
     assert "validation text\n" in run()[1]
 

@@ -16,8 +16,7 @@ from training_helpers import trainer
 from model import ModelArgs
 from model.cli import read_toml
 from model.training.config import SETTINGS_CLASSES
-from model.training.run_directory import read_metrics
-from model.training.state import load_state
+from model.training.run_directory import load_state, read_metrics
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
 from study.positions import build_scheme

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from script_helpers import run_python
 from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
 
-from model.text.dataset import Dataset, window_start
-from model.text.prepare import IDS, META, load_dataset, tokenize
+from model.text.dataset import IDS, META, Dataset, load_dataset, tokenize, window_start
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -121,7 +120,7 @@ def test_damaged_tokens_are_refused_with_one_line(tmp_path, tokenizer, file, dam
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from model.text.prepare import tokenize
+from model.text.dataset import tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 for file in map(Path, sys.argv[2:]):

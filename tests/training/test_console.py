@@ -12,8 +12,8 @@ from training_helpers import ARGS, dataset, make_run, trainer
 from model.training.config import TrainArgs
 from model.training.console import Console, announcement, expectation, summary
 from model.training.distributed import Ranks
+from model.training.run_directory import Progress
 from model.training.run_text import Text
-from model.training.state import Progress
 
 
 class SpacedLetters:

@@ -20,7 +20,7 @@ from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
-from model.text.prepare import load_dataset
+from model.text.dataset import load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.conversations import examples
 from model.training.distributed import Ranks

@@ -11,6 +11,7 @@ from training_helpers import forked, make_run
 from model.training.config import CONFIG_FILE
 from model.training.distributed import Ranks
 from model.training.run_directory import (
+    STATE,
     append_metrics,
     begin,
     locked,
@@ -19,7 +20,6 @@ from model.training.run_directory import (
     run_directory,
     truncate_metrics,
 )
-from model.training.state import STATE
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):

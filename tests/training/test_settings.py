@@ -7,9 +7,8 @@ import pytest
 
 from model import ModelArgs, Transformer
 from model.cli import toml_text
-from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
+from model.training.config import CONFIG_FILE, DataArgs, TrainArgs, resolve
 from model.training.distributed import Ranks
-from model.training.settings import resolve
 from model.weights import save_model
 
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}

@@ -4,7 +4,7 @@ import pytest
 import torch
 from training_helpers import same, trainer, weights
 
-from model.training.state import STATE, load_state, read_progress, state_tensors
+from model.training.run_directory import STATE, load_state, read_progress, state_tensors
 from model.weights.tensors import load_tensors, save_tensors
 
 WQ = "layers.1.attention.wq.weight"

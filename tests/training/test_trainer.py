@@ -18,9 +18,8 @@ from model import Transformer, generate
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks
-from model.training.evaluation import validation_loss
 from model.training.loss import NextTokenLoss
-from model.training.trainer import Trainer, add_dropout
+from model.training.trainer import Trainer, add_dropout, validation_loss
 from model.weights import load_model
 
 SHALLOW = dataclasses.replace(ARGS, n_layers=1, tie_embeddings=True)
