@@ -41,11 +41,7 @@ def test_the_same_seed_gives_the_same_text(model):
     assert text(3, PROMPTS[:1])[0] == text(3)[0], "a row draws the same alone and in a batch"
 
 
-def test_equal_prompts_draw_different_first_tokens(model):
-    assert len(set(next(generate(model, [[1]] * 16, 1, temperature=1.0, seed=0)))) > 4
-
-
-def test_sampled_tokens_follow_the_models_distribution(model):
+def test_equal_prompts_draw_tokens_by_the_models_distribution(model):
     n = 4000
     first = torch.tensor(next(generate(model, [[1, 2]] * n, 1, temperature=1.0, seed=5)))
     probs = model(torch.tensor([[1, 2]]))[0, -1].softmax(-1)

@@ -40,12 +40,6 @@ def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():
     assert precompute_freqs_cis(D, 9, THETA, RopeScaling("yarn", 4.0, 32, attention_factor=0.5))[3, 3].abs() == 0.5
 
 
-@pytest.mark.parametrize("kind", ["linear", "ntk", "llama3", "yarn"])
-def test_factor_one_changes_nothing(kind):
-    table = precompute_freqs_cis(D, 20, THETA, RopeScaling(kind, 1.0, 64))
-    assert torch.allclose(table, precompute_freqs_cis(D, 20, THETA), atol=1e-6)
-
-
 def test_all_problems_are_listed_at_once():
     with pytest.raises(ValueError, match="dim is 0") as error:
         ModelArgs(dim=0, rope_scaling=RopeScaling("yarn", 0.5, None, low=5.0, high=1.0, attention_factor=-1.0))
