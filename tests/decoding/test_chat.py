@@ -39,26 +39,15 @@ ZEPHYR = """{% for message in messages %}
 {{ '<|assistant|>' }}
 {% endif %}
 {% endfor %}"""
-# Other features that templates use: loop controls, marks for training, namespaces, JSON and the date.
+# Other features that templates use: loop controls, marks for training, namespaces, JSON, the date, undefined names.
 MIXED = """{%- set seen = namespace(users=0) -%}{{ bos_token }}{{ strftime_now('%Y') }}
-{%- for message in messages %}
+{%- for message in messages[::-1] | reverse %}
   {%- if message.role == 'system' %}{% continue %}{% endif %}
-  {%- if message.role == 'assistant' %}{% generation %}A: {{ message.content }}{{ eos_token }}{% endgeneration %}
+  {%- if message.role == 'assistant' %}
+    {%- generation %}A: {{ message.content.split('</think>')[-1] }}{{ eos_token }}{% endgeneration %}
   {%- else %}{% set seen.users = seen.users + 1 %}U{{ seen.users }}: {{ message | tojson }}
 {% endif %}
-{%- endfor %}{{ tools is none }}{% if add_generation_prompt %}A: {% endif %}"""
-
-# Qwen3's, shortened: no BOS, a default system message, and the thinking of earlier turns is left out.
-QWEN3 = """{%- set system = messages[0].content if messages[0].role == 'system' else 'You are a helpful assistant.' %}
-{{- '<|start_header_id|>system\\n' + system + '<|eot_id|>\\n' }}
-{%- for message in messages[::-1] | reverse if message.role != 'system' %}
-    {%- set content = message.content.split('</think>')[-1].lstrip('\\n') %}
-    {{- '<|start_header_id|>' + message.role + '\\n' + content + '<|eot_id|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|start_header_id|>assistant\\n' }}
-    {%- if enable_thinking is defined %}{{- '<think>' }}{%- endif %}
-{%- endif %}"""
+{%- endfor %}{{ tools is none }}{{ enable_thinking is defined }}{% if add_generation_prompt %}A: {% endif %}"""
 
 TALK = [
     {"role": "user", "content": "  What is a rope?\n"},
@@ -117,7 +106,7 @@ def reference_encoder(directory):
 
 STYLES = [
     ("llama", LLAMA2), ("llama.json", LLAMA2), ("llama", ZEPHYR), ("llama.json", ZEPHYR), ("llama3", LLAMA3),
-    ("llama3", MIXED), ("llama", MIXED), ("llama3", QWEN3),
+    ("llama3", MIXED), ("llama", MIXED),
 ]  # fmt: skip
 
 

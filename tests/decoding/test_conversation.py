@@ -119,13 +119,6 @@ def test_a_line_that_is_no_text_does_not_end_the_conversation(talk, notes):
     assert len(talk.conversation.messages) == 4
 
 
-def test_a_stop_string_ends_the_turn(talk):
-    text = say(talk, "ab", 9).text
-    talk.conversation.reset()
-    cut = say(talk, "ab", 9, [text[3:5]])
-    assert (cut.finish, cut.text) == ("stop", text[: text.index(text[3:5])])
-
-
 def test_a_full_context_evicts_tokens_and_the_conversation_goes_on(talk, notes):
     said = notes(talk, b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 400 + b"\n\nd\n", 30)
     assert "the context of 64 tokens is full: 16 have been evicted" in said

@@ -30,20 +30,6 @@ def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
     assert cache.evicted == 20
 
 
-@pytest.mark.parametrize(("limit", "quarter", "keep"), [(2, 1, 1), (3, 1, 1), (5, 1, 2), (8, 2, 4), (24, 6, 4)])
-def test_a_quarter_is_evicted_and_the_first_tokens_are_kept(small_model, limit, quarter, keep):
-    cache = EndlessCache(small_model(), context=limit)
-    cache.layers[0].values[..., :limit, :] = torch.arange(limit)[:, None]
-    assert [cache.make_room(start_pos) for start_pos in range(limit)] == [*range(limit)]
-    assert cache.make_room(limit) == limit - quarter
-    kept = [*range(keep), *range(keep + quarter, limit)]
-    assert cache.layers[0].values[0, 0, : limit - quarter, 0].tolist() == kept
-    assert cache.make_room(limit - quarter, limit - keep) == keep
-    with pytest.raises(ValueError, match=f"{limit - keep + 1} tokens do not fit into a context of {limit}"):
-        cache.make_room(keep, limit - keep + 1)
-    assert cache.make_room(0, limit) == 0, "an empty cache has nothing to keep"
-
-
 @pytest.fixture
 def model(small_model):
     return small_model().eval()

@@ -2,8 +2,6 @@
 
 import copy
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -98,26 +96,25 @@ def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(smal
     assert text != list(generate(original, [prompt], 12))
 
 
+# Texts of any length: one row, several rows, padded rows. The batch size is symbolic if it is not 1.
+FORMS = [
+    [([[1]], 20, False), ([[4] * 9], 12, False), ([[1]], 72, True)],
+    [([[1, 2]] * 3, 9, False), ([[5, 6, 7]] * 5, 9, False), ([[8, 9]] * 2, 72, True)],
+    [(PROMPTS, 9, False), (PROMPTS[1:], 9, False)],
+]
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_compiled_text_equals_eager_text_and_no_length_recompiles(small_model, files, each_processor, dtype):
+def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recompiles(
+    small_model, files, each_processor, dtype
+):
     model = small_model(n_layers=2).to(dtype)
-    for prompt, options in (
-        ([1], {"max_new_tokens": 20}),
-        ([4] * 9, {"max_new_tokens": 12}),
-        ([1], {"max_new_tokens": 3 * model.args.max_seq_len, "endless": True}),
-    ):
-        assert list(generate(model, [prompt], **options, compile=True)) == list(generate(model, [prompt], **options))
-        assert files() == 1
-
-
-def test_a_single_row_several_rows_and_padding_have_code_of_their_own(small_model, files):
-    model = small_model(n_layers=1)
     network = for_decoding(model, compile=True)
-    forms = [[[1, 2]]], [[[1, 2]] * 3, [[5, 6, 7]] * 5], [PROMPTS, PROMPTS[1:]]
-    for number, batches in enumerate(forms, 1):
-        for prompts in batches:
-            assert list(generate(network, prompts, 9)) == list(generate(model, prompts, 9))
-            assert files() == number, "the batch size is symbolic if it is not 1"
+    for number, form in enumerate(FORMS, 1):
+        for prompts, new, endless in form:
+            expected = list(generate(model, prompts, new, endless=endless))
+            assert list(generate(network, prompts, new, endless=endless)) == expected
+            assert files() == number
 
 
 def test_compiled_code_uses_the_current_weights(small_model, files):
@@ -128,20 +125,27 @@ def test_compiled_code_uses_the_current_weights(small_model, files):
     assert files() == 1, "other weights of the same shape do not recompile"
 
 
-def test_networks_that_differ_in_a_number_or_in_a_layer_have_their_own_code(small_model, files):
-    model = small_model(n_layers=1)
-    for number, changes in enumerate([{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}], 1):
-        model = small_model(n_layers=1, **changes)
+class Still(Transformer):
+    """A network that changes only the table of rotations."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)
+
+
+def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_code(small_model, files):
+    changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}]
+    models = [small_model(n_layers=1, **change) for change in changes]
+    still, without_matrices = Still(models[0].args), small_model(n_layers=1)
+    still.load_state_dict(models[0].state_dict())
+    for name in ("w1", "w2", "w3"):
+        setattr(without_matrices.layers[0].feed_forward, name, nn.Identity())
+    for number, model in enumerate([*models, still, without_matrices], 1):
         assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
         assert files() == number
-    model.layers[0].feed_forward.w1 = nn.Identity()
-    model.layers[0].feed_forward.w3 = nn.Identity()
-    model.layers[0].feed_forward.w2 = nn.Identity()
-    assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
-    assert files() == number + 1
 
 
-def test_what_the_file_cannot_know_is_refused(small_model):
+def test_what_the_file_cannot_know_and_machines_that_cannot_compile_are_refused(small_model, monkeypatch):
     model = small_model()
     handle = model.norm.register_forward_hook(lambda *_: None)
     with pytest.raises(ValueError, match="hooks of RMSNorm"):
@@ -161,18 +165,11 @@ def test_what_the_file_cannot_know_is_refused(small_model):
 
     with pytest.raises(ValueError, match="skip forward of Scaled"):
         generate(Scaled(model.args), [[1]], 2, compile=True)
-
-
-def test_a_subclass_with_another_table_is_compiled(small_args, files):
-    class Still(Transformer):
-        def __init__(self, args):
-            super().__init__(args)
-            self.freqs_cis = torch.ones_like(self.freqs_cis)
-
-    model = Still(small_args(n_layers=1))
-    torch.nn.init.normal_(model.output.weight)
-    assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
-    assert files() == 1
+    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta"):
+        for_decoding(small_model().to("meta"), compile=True)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ValueError, match=r"compile needs a C\+\+ compiler, and there is none on PATH: install g\+\+"):
+        generate(small_model(), [[1]], 2, compile=True)
 
 
 def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_runs(small_model, each_processor):
@@ -189,29 +186,6 @@ def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_r
     assert library <= {*SOURCES}
 
 
-def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, tmp_path, monkeypatch):
-    """The test holds the lock in place of the first launch, because PyTorch traces in one thread of a process only."""
-    model, waiting = small_model(n_layers=1), threading.Event()
-    text = list(generate(model, [[1, 2]], 5, compile=True))
-    (file,) = tmp_path.rglob("*.pt2")
-    hidden = file.rename(tmp_path / "hidden")
-    lock = decoding.FileLock(file.with_suffix(".lock"))
-    monkeypatch.setattr(decoding, "FileLock", lambda path, lock=decoding.FileLock: waiting.set() or lock(path))
-    with ThreadPoolExecutor(1) as pool:
-        with lock:
-            second = pool.submit(lambda: list(generate(model, [[1, 2]], 5, compile=True)))
-            assert waiting.wait(60)
-            hidden.rename(file)
-        assert second.result() == text
-    assert files() == 1, "the second compiled nothing"
-
-
-def test_compile_without_a_compiler_is_an_error(small_model, monkeypatch):
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ValueError, match=r"compile needs a C\+\+ compiler, and there is none on PATH: install g\+\+"):
-        generate(small_model(), [[1]], 2, compile=True)
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
     """Without a GPU the recording runs the step again, which a GPU must be told to do with tensors alone."""
@@ -225,22 +199,11 @@ def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
     monkeypatch.setattr(recording, "record", record)
     monkeypatch.setattr(decoding, "compile_step", lambda step, form, inputs: RecordedStep(step.logits))
     model = small_model(n_layers=2).to(dtype)
-    network, length = for_decoding(model, compile=True), model.args.max_seq_len
-    for number, (prompts, options) in enumerate(
-        (
-            ([[1, 2]], {"max_new_tokens": 9}),
-            (PROMPTS, {"max_new_tokens": 9}),
-            ([[4] * 9], {"max_new_tokens": 3 * length, "endless": True}),
-        ),
-        1,
-    ):
-        assert list(generate(network, prompts, **options)) == list(generate(model, prompts, **options))
+    network = for_decoding(model, compile=True)
+    for number, (prompts, new, endless) in enumerate([FORMS[0][0], FORMS[2][0], FORMS[0][2]], 1):
+        expected = list(generate(model, prompts, new, endless=endless))
+        assert list(generate(network, prompts, new, endless=endless)) == expected
         assert len(recordings) == number
-
-
-def test_a_device_that_can_neither_compile_nor_record_is_refused(small_model):
-    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta"):
-        for_decoding(small_model().to("meta"), compile=True)
 
 
 def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(small_model, files, tmp_path):

@@ -5,7 +5,7 @@ import torch
 from study_models import save_random
 
 from model.decoding.endless import EndlessCache
-from study.extrapolate import endless_losses, loss_table
+from study.extrapolate import endless_losses
 from study.topic import save_plot
 from study.topics import run
 
@@ -51,9 +51,3 @@ def test_a_network_with_absolute_positions_is_refused(tmp_path):
     path, _ = save_random(tmp_path, "2d")
     with pytest.raises(ValueError, match="this network's scores depend on them"):
         run("endless", model=path)
-
-
-def test_each_column_is_named_after_the_positions_that_it_averages():
-    table = loss_table("title", {"one": torch.arange(72.0)[None]}, 9, ["a note"])
-    assert table.columns == ("method", "0-3", "4-8", "9-17", "18-35", "36-71", "all")
-    assert table.rows == [("one", "1.500", "6.000", "13.000", "26.500", "53.500", "35.500")]

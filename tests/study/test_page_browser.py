@@ -230,19 +230,6 @@ def test_no_text_is_missing_and_the_page_does_not_scroll_sideways_at_any_width(o
         page.click("#language")
 
 
-def test_charts_follow_a_change_to_dark(opened):
-    page = opened()
-    scroll_to(page, "maps")
-
-    def colors() -> list[str]:
-        wait_until_drawn(page)
-        return page.evaluate("() => [getComputedStyle(document.body).color, $('map').toDataURL()]")
-
-    light = colors()
-    page.emulate_media(color_scheme="dark")
-    assert not set(light) & set(colors())
-
-
 def test_an_empty_prompt_is_the_start_text(opened, home):
     page = opened(prompt="")
     assert tokens(page) == load_tokenizer(home).encode("the walk")

@@ -3,7 +3,6 @@
 tests/docs compares what the topics print with what the pages show.
 """
 
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,8 +13,6 @@ import torch
 from script_helpers import run_in_process
 
 from study import __main__ as study_script
-from study.clocks import shown_pairs
-from study.decay import quarter_octaves
 from study.topics import TOPICS, run
 from study.trace import PAIR, POSITION, attention_call
 
@@ -101,30 +98,6 @@ def test_a_topic_draws_a_png_that_stores_its_report_and_leaves_no_other_file(stu
         assert picture.text["Description"] + "\n" == done.stdout
         assert len(picture.getcolors(2**20)) > 5
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_clocks_show_the_frequencies_of_the_rotation_table():
-    (speeds,) = run("clocks", head_dim=12, theta=500.0, length=50).tables
-    for i, rate, turn, turns in speeds.rows:
-        assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
-        assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
-        assert float(turns) == pytest.approx(50 / float(turn), rel=1e-2)
-    assert [row[0] for row in speeds.rows] == [0, 1, 2, 3, 4, 5]
-    assert shown_pairs(64) == [0, 9, 18, 27, 36, 45, 54, 63]
-    assert shown_pairs(1) == [0]
-
-
-def test_the_bands_of_the_picture_cover_each_distance_once():
-    parts = quarter_octaves(torch.arange(301.0))
-    assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
-    assert [low for _, _, low, _ in parts] == [0, *(high + 1 for _, _, _, high in parts[:-1])]
-    assert parts[-1][3] == 300
-
-
-@pytest.mark.parametrize("distance", [0, 7])
-def test_lookback_peaks_at_its_distance(distance):
-    table = run("lookback", distance=distance).tables[0]
-    assert [n for n, _, shifted in table.rows if shifted == "1.00"] == [distance]
 
 
 @torch.no_grad()

@@ -93,12 +93,6 @@ def llama_3(directory: Path) -> None:
     write(directory, "generation_config.json", {"eos_token_id": [ids[1], ids[4]], "temperature": 0.6})
 
 
-def mistral(directory: Path) -> None:
-    added = byte_level(directory, ["<unk>", "<s>", "</s>", "[INST]", "[/INST]"], bos="<s>")
-    config = {"added_tokens_decoder": added, "add_bos_token": True, "bos_token": "<s>", "eos_token": "</s>"}
-    write(directory, "tokenizer_config.json", config | {"chat_template": ZEPHYR})
-
-
 # As in the tokenizer.json of Qwen2 and Qwen3
 PATTERN = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -127,16 +121,6 @@ def added_in_a_file_of_their_own(directory: Path) -> None:
     write(directory, "special_tokens_map.json", config | {"eos_token": "<|im_end|>"})
 
 
-def zephyr(directory: Path) -> None:
-    file = sentencepiece_model(directory)
-    write(directory, "tokenizer.json", hugging_face_files(file)[0])
-    write(directory, "added_tokens.json", {"</s>": 2, "<s>": 1, "<unk>": 0})
-    decoder = {str(i): token(name, special=True) for i, name in enumerate(["<unk>", "<s>", "</s>"])}
-    config = {"add_bos_token": True, "added_tokens_decoder": decoder, "bos_token": "<s>", "eos_token": "</s>"}
-    config |= {"legacy": True, "pad_token": "</s>", "unk_token": "<unk>", "chat_template": ZEPHYR}
-    write(directory, "tokenizer_config.json", config | {"additional_special_tokens": ["<unk>", "<s>", "</s>"]})
-
-
 def without_bos(directory: Path) -> None:
     """A post-processor that adds nothing, although BOS has a name."""
     byte_level(directory, ["<s>", "</s>"])
@@ -154,9 +138,7 @@ def in_the_vocabulary_only(directory: Path) -> None:
     write(directory, "tokenizer_config.json", {"model_max_length": 2048, "chat_template": ZEPHYR})
 
 
-SHAPES = [
-    llama_2, llama_3, mistral, qwen, added_in_a_file_of_their_own, zephyr, without_bos, in_the_vocabulary_only
-]  # fmt: skip
+SHAPES = [llama_2, llama_3, qwen, added_in_a_file_of_their_own, without_bos, in_the_vocabulary_only]
 
 
 @pytest.mark.parametrize("make", SHAPES, ids=lambda make: make.__name__)
@@ -221,12 +203,6 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))
     for text in TEXTS[1:]:
         assert tokenizer.encode(text) == library.encode(text)
-
-
-def test_a_tokenizer_model_without_settings_begins_with_bos(tmp_path):
-    file = sentencepiece_model(tmp_path / "model")
-    library = sentencepiece.SentencePieceProcessor(model_file=str(file))
-    assert load_tokenizer(file).encode("it was") == [1, *library.encode("it was")], "as in Meta's code"
 
 
 @pytest.mark.parametrize(
