@@ -8,9 +8,8 @@ import json
 from pathlib import Path
 
 import pytest
-import sentencepiece
 from damage import change_json
-from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer
+from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
 from model.text.hf_tokenizer import hugging_face_files
 
@@ -51,12 +50,9 @@ def byte_level(
 
 def sentencepiece_model(directory: Path, **options: object) -> Path:
     """Write a tokenizer.model with Llama 2's settings."""
-    directory.mkdir(exist_ok=True)
-    settings = {**LLAMA2_SETTINGS, "hard_vocab_limit": False, "minloglevel": 2, **options}
-    lines, prefix = iter(ENGLISH.splitlines()), str(directory / "tokenizer")
-    sentencepiece.SentencePieceTrainer.train(sentence_iterator=lines, model_prefix=prefix, **settings)
-    (directory / "tokenizer.vocab").unlink()
-    return directory / "tokenizer.model"
+    file = trained_by_sentencepiece(directory, ENGLISH, **LLAMA2_SETTINGS, **options)
+    file.with_suffix(".vocab").unlink()
+    return file
 
 
 def llama_2(directory: Path) -> None:

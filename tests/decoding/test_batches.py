@@ -55,6 +55,15 @@ def test_finish_is_the_reason_of_the_end(scripted):
     assert found == {"xb": "end", "ab": "stop", "abc": "length", "q": "stop"}
 
 
+def test_a_sample_ignores_tokens_after_its_end():
+    """Because the other rows of its batch may go on."""
+    for text, stop in (("ab", ()), ("ab#", ("#",))):
+        sample = Sample(prompt(), LETTERS, 2 if not stop else 9, stop)
+        for token in LETTERS.encode(text + "cd", bos=False):
+            sample.push(token)
+        assert (sample.text, len(sample.tokens)) == ("ab", len(text))
+
+
 def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")

@@ -10,6 +10,7 @@ from greedy import greedy
 from torch import nn
 
 from model import KVCache, Transformer, generate
+from model.attention import Attention, attention
 from model.decoding import network as decoding
 from model.decoding import recording
 from model.decoding.network import LIBRARY, SOURCES, for_decoding, load
@@ -47,23 +48,6 @@ def files(monkeypatch, tmp_path):
     return lambda: len(list(tmp_path.rglob("*.pt2")))
 
 
-@pytest.mark.parametrize("compile", [False, True])
-@pytest.mark.parametrize("tie_embeddings", [False, True])
-def test_it_shares_the_parameters_and_gives_the_last_logits(small_model, files, compile, tie_embeddings):
-    model = small_model(n_layers=3, tie_embeddings=tie_embeddings).train()
-    network, caches = for_decoding(model, compile), [KVCache(model.args, 2) for _ in range(2)]
-    assert [*network.parameters()] == [*model.parameters()]
-    assert for_decoding(network) is network
-    start_pos = 0
-    with torch.no_grad():
-        for chunk in torch.randint(model.args.vocab_size, (2, 9)).split((4, 2, 1, 1, 1), dim=1):
-            expected = model(chunk, start_pos, caches[0])[:, -1:]
-            torch.testing.assert_close(network(chunk, start_pos, caches[1]), expected, atol=1e-5, rtol=1e-5)
-            start_pos += chunk.shape[1]
-    assert model.training
-    assert not network.training
-
-
 def test_hooks_of_the_model_see_the_outputs_of_all_tokens(small_model):
     model, lengths = small_model(), []
     for place in ("layers.0.attention.wq", "layers.1", "layers.1.feed_forward.w2", "norm"):
@@ -72,7 +56,7 @@ def test_hooks_of_the_model_see_the_outputs_of_all_tokens(small_model):
     assert lengths == [4] * 4 + [1] * 8
 
 
-@pytest.mark.parametrize("changed", ["forward", "layer", "rotation"])
+@pytest.mark.parametrize("changed", ["forward", "layer", "attention", "attend", "rotation"])
 def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(small_model, monkeypatch, changed):
     class Shifted(Transformer):
         def forward(self, tokens, start_pos=0, cache=None, mask=None):
@@ -82,12 +66,21 @@ def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(smal
         def forward(self, x):
             return -super().forward(x)
 
+    class Backwards(Attention):
+        def attend(self, xq, keys, values, mask):
+            return attention(xq, keys, values, mask).flip(1)
+
     original, prompt = small_model(), [1, 5, 9, 2, 7, 3]
     model = (Shifted if changed == "forward" else Transformer)(original.args)
     model.load_state_dict(original.state_dict())
     if changed == "layer":
         model.output = Negated(model.args.dim, model.args.vocab_size, bias=False)
         model.output.weight = original.output.weight
+    if changed == "attention":
+        model.layers[1].attention = Backwards(model.args)
+        model.layers[1].attention.load_state_dict(original.layers[1].attention.state_dict())
+    if changed == "attend":
+        model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
     if changed == "rotation":
         monkeypatch.setattr("model.attention.apply_rotary_emb", lambda xq, xk, freqs_cis: (xq, -2 * xk))
     text = [[token] for token in greedy(model, prompt, 12)]
@@ -110,7 +103,8 @@ def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recomp
 ):
     model = small_model(n_layers=2).to(dtype)
     network = for_decoding(model, compile=True)
-    for number, form in enumerate(FORMS, 1):
+    # In 16 bits the rounding of several rows may differ, and so their text.
+    for number, form in enumerate(FORMS if dtype == torch.float32 else FORMS[:1], 1):
         for prompts, new, endless in form:
             expected = list(generate(model, prompts, new, endless=endless))
             assert list(generate(network, prompts, new, endless=endless)) == expected
@@ -134,7 +128,7 @@ class Still(Transformer):
 
 
 def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_code(small_model, files):
-    changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}]
+    changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}, {"tie_embeddings": True}]
     models = [small_model(n_layers=1, **change) for change in changes]
     still, without_matrices = Still(models[0].args), small_model(n_layers=1)
     still.load_state_dict(models[0].state_dict())

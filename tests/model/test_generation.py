@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 import torch
-from greedy import greedy
 
-from model import KVCache, generate, generation
+from model import KVCache, generate
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
 
@@ -58,17 +57,6 @@ def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
         assert row[:cut] == full[:cut]
         assert set(row[cut:]) <= {None}
     assert list(generate(model, PROMPTS[:1], 12, eos_ids=[end])) == [[token] for token in plain[0][:5]]
-
-
-def test_decode_continues_from_a_cache_with_any_sample_function(model):
-    def likeliest(logits):
-        return logits.argmax(-1, keepdim=True)
-
-    expected = greedy(model, [1, 2, 3], 10)
-    cache = KVCache(model.args)
-    first = [int(token) for token in generation.decode(model, torch.tensor([[1, 2, 3]]), 4, likeliest, cache)]
-    then = generation.decode(model, torch.tensor([first[-1:]]), 6, likeliest, cache, start_pos=6)
-    assert first + [int(token) for token in then] == expected
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

@@ -73,12 +73,9 @@ def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
             assert f'id="{place}">{heading}<' in (site / file).read_text(encoding="utf-8")
 
 
-def test_a_link_out_of_the_article_is_refused():
+def test_links_out_of_the_article_are_refused_and_a_line_break_between_chinese_characters_is_no_space():
     with pytest.raises(ValueError, match=r"links to library\.md"):
         render("[x](library.md#y)")
-
-
-def test_a_line_break_between_chinese_characters_is_no_space():
     assert render("旋转，\n平移 q\n和 k\n[链接](#x)\n") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
 
 

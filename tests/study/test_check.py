@@ -156,19 +156,14 @@ def test_the_step_of_each_mistake_is_in_the_docs_and_about_it():
         assert mistake.why.endswith("."), mistake
 
 
-@pytest.mark.parametrize("function", EXERCISES)
+@pytest.mark.parametrize("function", [name for name in EXERCISES if name != CACHE])
 def test_a_result_of_an_unexpected_type_or_shape_is_wrong_and_raises_nothing(tmp_path, function):
     results = [
         "None", "'x'", "(None, None)", "torch.zeros(())", "torch.zeros(2, 5, 4, 8) / 0", "args",
         "torch.zeros(2, 3).to_sparse()", "torch.zeros(2, 3, device='meta')",
     ]  # fmt: skip
-    if function == CACHE:  # which has so many wrong versions that each takes two seconds
-        results = ["None", "(None, None)", "torch.zeros(2, 3, device='meta')"]
     for result in results:
-        text = f"def {function}(*args):\n    return {result}\n"
-        if function == CACHE:
-            text = f"class KVCache:\n    __init__ = lambda *a, **k: None\n    update = lambda self, *args: {result}\n"
-        verdict = judged(tmp_path, f"import torch\n{text}")[function]
+        verdict = judged(tmp_path, f"import torch\ndef {function}(*args):\n    return {result}\n")[function]
         assert verdict.outcome in ("wrong", "raised"), (result, verdict)
         assert verdict.findings or verdict.problem, (result, verdict)
 

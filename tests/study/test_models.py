@@ -70,7 +70,6 @@ def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
     assert TEXT.endswith(tokenizer.decode(windows[-1].tolist()))
     assert first == pytest.approx(0.75 * len(TEXT), rel=0.05)
     assert middle == pytest.approx((first + last) / 2, rel=0.01)
-    assert len(open_windows(run_directory, tokenizer, 1000)[0]) < 16, "as many as the text has"
     with pytest.raises(ValueError, match="tokens, 100000 are needed: name a run with a longer text"):
         open_windows(run_directory, tokenizer, 100_000)
     (run_directory / "tokens.json").unlink()

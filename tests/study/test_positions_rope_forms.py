@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from model.rope import apply_rotary_emb, precompute_freqs_cis
-from study.positions.rope_forms import chatglm_family, plain_forms
+from study.positions.rope_forms import chatglm_family, chatglm_ids, plain_forms
 
 T, D, PROMPT = 13, 16, 4
 PLAIN, CHATGLM = list(plain_forms(D, T)), list(chatglm_family(D, T, PROMPT))
@@ -25,3 +25,7 @@ def test_form_is_llamas_rotation_of_reordered_channels(form):
         assert 5e-4 < error < 0.1, "float16 angles are inexact"
     else:
         assert error < 1e-5
+
+
+def test_in_chatglm_generated_tokens_have_the_position_of_the_mask_and_count_in_the_second_id():
+    assert chatglm_ids(9, 5).tolist() == [[0, 1, 2, 3, 4, 4, 4, 4, 4], [0, 0, 0, 0, 0, 1, 2, 3, 4]]
