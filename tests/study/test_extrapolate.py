@@ -6,7 +6,6 @@ from study_models import save_random
 
 from model.decoding.endless import EndlessCache
 from study.extrapolate import endless_losses
-from study.topic import save_plot
 from study.topics import run
 
 
@@ -32,19 +31,6 @@ def test_evicted_tokens_leave_a_trace_from_the_second_layer_on_unless_recomputed
         torch.testing.assert_close(cached[:, :24], recomputed[:, :24], atol=1e-5, rtol=0)
         gap = (cached - recomputed).abs().max()
         assert gap < 1e-4 if layers == 1 else gap > 1e-3
-
-
-def test_within_the_context_all_losses_are_equal(tmp_path):
-    path, _ = save_random(tmp_path)
-    report = run("endless", model=path)
-    (losses,) = report.tables
-    assert [row[0] for row in losses.rows] == [
-        "rope, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept", "first 4 kept, recomputed",
-    ]  # fmt: skip
-    assert len({tuple(row[1:3]) for row in losses.rows}) == 1
-    assert len({row[3] for row in losses.rows}) > 2
-    pytest.importorskip("matplotlib")
-    save_plot(report, tmp_path / "x.png")
 
 
 def test_a_network_with_absolute_positions_is_refused(tmp_path):

@@ -110,16 +110,24 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     torch.testing.assert_close(sliding[:, 64:], full(model, texts[:, 48:81])[:, 16:], atol=1e-5, rtol=0)
 
 
-def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, tmp_path):
-    directory, _ = trained
-    report = run("extrapolate", model=directory)
-    (table,) = report.tables
-    assert [row[0] for row in table.rows] == [
-        "rope, as it is", "position interpolation", "NTK-aware", "YaRN", "windows of 32", "sliding by 16",
-    ]  # fmt: skip
-    first = {row[0]: row[1] for row in table.rows}
-    assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
-    assert first["position interpolation"] != first["rope, as it is"]
+SCALED = ("position interpolation", "NTK-aware", "YaRN")
+METHODS = {
+    "extrapolate": ("rope, as it is", *SCALED, "windows of 32", "sliding by 16"),
+    "endless": (
+        "rope, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept", "first 4 kept, recomputed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", METHODS)
+def test_all_methods_agree_within_the_trained_length_except_scaling(trained, tmp_path, topic):
+    report = run(topic, model=trained[0])
+    rows = report.tables[0].rows
+    assert tuple(row[0] for row in rows) == METHODS[topic]
+    first = {row[1] for row in rows if row[0] not in SCALED}
+    assert len(first) == 1
+    assert not first & {row[1] for row in rows if row[0] == "position interpolation"}
+    assert len({row[3] for row in rows}) > 2
     pytest.importorskip("matplotlib")
     save_plot(report, tmp_path / "x.png")
 

@@ -17,7 +17,7 @@ from study.topics import TOPICS, run
 from study.trace import PAIR, POSITION, attention_call
 
 REPO = Path(__file__).parents[2]
-DRAWN = ("order", "rotate", "clocks", "lookback", "decay", "cache")
+DRAWN = ("order", "cache")  # tests/study/test_chinese.py draws the others
 
 
 class Done(NamedTuple):

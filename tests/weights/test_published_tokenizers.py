@@ -34,14 +34,6 @@ def test_ids_and_ends_are_those_of_transformers(transformers, tmp_path, make):
         assert load_tokenizer(directory).eos_ids == ours.eos_ids
 
 
-def test_a_tokenizer_of_qwens_kind_ends_with_either_token_and_begins_an_empty_text_with_one(tmp_path):
-    qwen(tmp_path)
-    tokenizer = load_tokenizer(tmp_path)
-    end, turn_end = (tokenizer.control_tokens("")[name] for name in ("<|endoftext|>", "<|im_end|>"))
-    assert tokenizer.eos_ids == (turn_end, end)
-    assert tokenizer.encode("") == [turn_end], "there is no BOS"
-
-
 @pytest.mark.parametrize("flags", [("--chat",), ("--dtype", "int8", "--endless")], ids=" ".join)
 def test_generate_py_opens_a_qwen(tmp_path, capsys, flags):
     qwen(tmp_path)
