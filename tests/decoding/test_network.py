@@ -48,14 +48,6 @@ def files(monkeypatch, tmp_path):
     return lambda: len(list(tmp_path.rglob("*.pt2")))
 
 
-def test_hooks_of_the_model_see_the_outputs_of_all_tokens(small_model):
-    model, lengths = small_model(), []
-    for place in ("layers.0.attention.wq", "layers.1", "layers.1.feed_forward.w2", "norm"):
-        model.get_submodule(place).register_forward_hook(lambda module, inputs, out: lengths.append(out.shape[1]))
-    list(generate(model, [[1, 2, 3, 4]], 3))
-    assert lengths == [4] * 4 + [1] * 8
-
-
 @pytest.mark.parametrize("changed", ["forward", "layer", "attention", "attend", "rotation"])
 def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(small_model, monkeypatch, changed):
     class Shifted(Transformer):
