@@ -64,6 +64,15 @@ def test_a_sample_ignores_tokens_after_its_end():
         assert (sample.text, len(sample.tokens)) == ("ab", len(text))
 
 
+def test_a_continuation_is_streamed_at_once_except_what_may_begin_a_stop_string():
+    """A decoder that drops the first space must not drop the one between prompt and continuation."""
+    sample, seen = Sample(prompt("Hi"), LETTERS, 9, ["u!"]), []
+    for token in LETTERS.encode(" you", bos=False):
+        sample.push(token)
+        seen.append(sample.text)
+    assert seen == [" ", " y", " yo", " yo"]
+
+
 def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
