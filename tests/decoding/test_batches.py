@@ -55,6 +55,24 @@ def test_finish_is_the_reason_of_the_end(scripted):
     assert found == {"xb": "end", "ab": "stop", "abc": "length", "q": "stop"}
 
 
+def test_a_sample_ignores_tokens_after_its_end():
+    """Because the other rows of its batch may go on."""
+    for text, stop in (("ab", ()), ("ab#", ("#",))):
+        sample = Sample(prompt(), LETTERS, 2 if not stop else 9, stop)
+        for token in LETTERS.encode(text + "cd", bos=False):
+            sample.push(token)
+        assert (sample.text, len(sample.tokens)) == ("ab", len(text))
+
+
+def test_a_continuation_is_streamed_at_once_except_what_may_begin_a_stop_string():
+    """A decoder that drops the first space must not drop the one between prompt and continuation."""
+    sample, seen = Sample(prompt("Hi"), LETTERS, 9, ["u!"]), []
+    for token in LETTERS.encode(" you", bos=False):
+        sample.push(token)
+        seen.append(sample.text)
+    assert seen == [" ", " y", " yo", " yo"]
+
+
 def test_many_prompts_are_decoded_in_batches_of_batch_size(scripted):
     samples = [s for s in scripted(*(f"{i}\x01" for i in range(7)), batch_size=3) if s.finish]
     assert [sample.text for sample in samples] == list("0123456")
@@ -80,11 +98,3 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
     assert (speed.prompt_tokens, speed.prompt_seconds) == (6, 2.0)
     assert (speed.new_tokens, speed.new_seconds) == (3, 0.75)
     assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new: 3 tokens, 0.75 s, 4 tokens/s"
-
-
-def test_a_continuation_is_decoded_after_its_prompt():
-    """A decoder that drops the first space must not drop the one between prompt and continuation."""
-    sample = Sample(prompt("Hi"), LETTERS, 9)
-    for token in LETTERS.encode(" you", bos=False):
-        sample.push(token)
-    assert sample.text == " you"

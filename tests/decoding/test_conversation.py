@@ -119,22 +119,6 @@ def test_a_line_that_is_no_text_does_not_end_the_conversation(talk, notes):
     assert len(talk.conversation.messages) == 4
 
 
-def test_a_stop_string_ends_the_turn(talk):
-    text = say(talk, "ab", 9).text
-    talk.conversation.reset()
-    cut = say(talk, "ab", 9, [text[3:5]])
-    assert (cut.finish, cut.text) == ("stop", text[: text.index(text[3:5])])
-
-
-def test_a_full_context_evicts_tokens_and_the_conversation_goes_on(talk, notes):
-    said = notes(talk, b"a" * 40 + b"\n" + b"b" * 40 + b"\n" + b"c" * 400 + b"\n\nd\n", 30)
-    assert "the context of 64 tokens is full: 16 have been evicted" in said
-    assert len(talk.conversation.tokens) > 41 + 41 + 401 + 1 + 2
-    assert 0 <= len(talk.conversation.tokens) - talk.conversation.forwarded <= 1
-    assert len(talk.conversation.messages) == 10
-    assert 0 < talk.conversation.forwarded - talk.conversation.cache.evicted <= 64
-
-
 @pytest.mark.parametrize(("length", "n"), [(2, 150), (63, 3), (64, 3), (200, 3)])
 def test_a_turn_equals_endless_generation(talk, length, n):
     """Also if the line alone is longer than the context, which is 64."""

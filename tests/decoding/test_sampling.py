@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, draw, penalize, uniforms
+from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize
 
 V = 50
 
@@ -71,26 +71,6 @@ def test_the_penalty_lowers_seen_tokens_only(logits):
     assert torch.equal(after[~seen], logits[~seen])
     assert (after[seen] < logits[seen]).all()
     assert torch.allclose(after[seen], torch.where(logits > 0, logits / 1.5, logits * 1.5)[seen])
-
-
-def test_the_draw_never_gives_an_excluded_token():
-    logits = torch.full((1, 9), -math.inf)
-    logits[0, [2, 5]] = 0.0
-    found = {int(draw(logits, torch.tensor([u], dtype=torch.float64))) for u in [0.0, 0.3, 0.5, 0.7, 1 - 2**-53]}
-    assert found == {2, 5}
-
-
-def drawn(seed, rows, steps):
-    """The random numbers of the first ``steps`` draws, (B, steps)."""
-    return torch.stack(list(itertools.islice(uniforms(seed, rows), steps)), 1)
-
-
-def test_a_rows_random_numbers_do_not_depend_on_other_rows():
-    together = drawn(7, range(3), 5)
-    assert torch.equal(drawn(7, [2], 5)[0], together[2])
-    assert len({tuple(row) for row in together.tolist()}) == 3
-    assert not torch.equal(drawn(8, range(3), 5), together)
-    assert not torch.equal(drawn(None, range(3), 5), drawn(None, range(3), 5))
 
 
 def test_sampling_does_not_change_global_generators(logits):

@@ -4,6 +4,7 @@ import pytest
 import torch
 from conftest import PROCESSORS
 from finite import FiniteInputs
+from torch.nn import functional as F
 
 from model import KVCache, ModelArgs, Transformer, generate, kernels
 from model.text.dataset import Dataset
@@ -28,15 +29,10 @@ def model(request, small_model, processor, tmp_path):
 
 
 def test_the_guard_finds_non_finite_inputs():
-    bad = torch.ones(3, 3).index_fill(0, torch.tensor([2]), float("nan"))
-    for operation in (lambda: bad @ bad, lambda: torch.mv(bad, bad[0]), lambda: torch.nn.functional.linear(bad, bad)):
+    bad = torch.full((1, 1, 3, 3), torch.nan)
+    for operation in (torch.matmul, F.linear, lambda x, _: F.scaled_dot_product_attention(x, x, x)):
         with pytest.raises(AssertionError, match="NaN or infinity"), FiniteInputs():
-            operation()
-    with pytest.raises(AssertionError, match="NaN or infinity"), FiniteInputs():
-        torch.nn.functional.scaled_dot_product_attention(*[bad.expand(1, 1, 3, 3)] * 3)
-    with FiniteInputs() as guard:
-        torch.ones(3, 3) @ torch.ones(3, 3)
-    assert guard.seen == 2
+            operation(bad, bad[0, 0])
 
 
 @pytest.mark.parametrize(

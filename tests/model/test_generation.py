@@ -4,9 +4,8 @@ import itertools
 
 import pytest
 import torch
-from greedy import greedy
 
-from model import KVCache, generate, generation
+from model import KVCache, generate
 
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10], [2, 2]]
 
@@ -41,11 +40,7 @@ def test_the_same_seed_gives_the_same_text(model):
     assert text(3, PROMPTS[:1])[0] == text(3)[0], "a row draws the same alone and in a batch"
 
 
-def test_equal_prompts_draw_different_first_tokens(model):
-    assert len(set(next(generate(model, [[1]] * 16, 1, temperature=1.0, seed=0)))) > 4
-
-
-def test_sampled_tokens_follow_the_models_distribution(model):
+def test_equal_prompts_draw_tokens_by_the_models_distribution(model):
     n = 4000
     first = torch.tensor(next(generate(model, [[1, 2]] * n, 1, temperature=1.0, seed=5)))
     probs = model(torch.tensor([[1, 2]]))[0, -1].softmax(-1)
@@ -62,17 +57,6 @@ def test_a_row_ends_with_its_end_token_and_the_other_rows_go_on(model):
         assert row[:cut] == full[:cut]
         assert set(row[cut:]) <= {None}
     assert list(generate(model, PROMPTS[:1], 12, eos_ids=[end])) == [[token] for token in plain[0][:5]]
-
-
-def test_decode_continues_from_a_cache_with_any_sample_function(model):
-    def likeliest(logits):
-        return logits.argmax(-1, keepdim=True)
-
-    expected = greedy(model, [1, 2, 3], 10)
-    cache = KVCache(model.args)
-    first = [int(token) for token in generation.decode(model, torch.tensor([[1, 2, 3]]), 4, likeliest, cache)]
-    then = generation.decode(model, torch.tensor([first[-1:]]), 6, likeliest, cache, start_pos=6)
-    assert first + [int(token) for token in then] == expected
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])

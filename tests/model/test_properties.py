@@ -146,12 +146,15 @@ def test_a_row_of_a_batch_gives_the_tokens_it_gives_alone_without_a_cache(args, 
 
 # --- the sampler ------------------------------------------------------------------------------------------------------
 
-LOGITS = st.lists(st.floats(-50, 50, width=32), min_size=1, max_size=40)
+LOGITS = st.lists(st.floats(-50, 50, width=32) | st.just(-math.inf), min_size=1, max_size=40)
 
 
-@given(LOGITS, st.floats(0, 1, exclude_max=True))
+@given(LOGITS.filter(lambda values: max(values) > -math.inf), st.floats(0, 1, exclude_max=True))
+@example([-math.inf, 0.0, -math.inf, 0.0, -math.inf], 0.0)
+@example([-math.inf, 0.0, -math.inf, 0.0, -math.inf], 1 - 2**-53)
 def test_the_drawn_token_is_that_of_the_cumulative_distribution(values, uniform):
     token = draw(torch.tensor([values]), torch.tensor([uniform], dtype=torch.float64)).item()
+    assert values[token] > -math.inf, "an excluded token is never drawn"
     weights = np.exp(np.array(values, dtype=np.float64) - max(values))
     upper = np.cumsum(weights / weights.sum())
     lower = np.concatenate(([0.0], upper[:-1]))

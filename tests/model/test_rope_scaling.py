@@ -3,7 +3,7 @@ import math
 import pytest
 import torch
 
-from model import ModelArgs, precompute_freqs_cis
+from model import precompute_freqs_cis
 from model.rope_scaling import RopeScaling, scale
 
 D, THETA = 64, 10000.0
@@ -38,33 +38,6 @@ def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():
     table = precompute_freqs_cis(D, 9, THETA, plain)
     assert torch.allclose(table.abs(), torch.full_like(table.abs(), plain.attention_factor))
     assert precompute_freqs_cis(D, 9, THETA, RopeScaling("yarn", 4.0, 32, attention_factor=0.5))[3, 3].abs() == 0.5
-
-
-@pytest.mark.parametrize("kind", ["linear", "ntk", "llama3", "yarn"])
-def test_factor_one_changes_nothing(kind):
-    table = precompute_freqs_cis(D, 20, THETA, RopeScaling(kind, 1.0, 64))
-    assert torch.allclose(table, precompute_freqs_cis(D, 20, THETA), atol=1e-6)
-
-
-def test_all_problems_are_listed_at_once():
-    with pytest.raises(ValueError, match="dim is 0") as error:
-        ModelArgs(dim=0, rope_scaling=RopeScaling("yarn", 0.5, None, low=5.0, high=1.0, attention_factor=-1.0))
-    for words in ("factor is 0.5", "attention_factor is -1.0", "low is 5.0", "original_max_seq_len is missing"):
-        assert words in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("scaling", "words"),
-    [
-        (RopeScaling("dynamic", 2.0), "'dynamic'.*linear, ntk, llama3, yarn"),
-        (RopeScaling("linear", float("inf")), "factor is inf"),
-        (RopeScaling("linear", "2"), "factor is '2'"),
-        ({"type": "linear"}, "give RopeScaling"),
-    ],
-)
-def test_invalid_scalings_are_refused(scaling, words):
-    with pytest.raises(ValueError, match=words):
-        ModelArgs(rope_scaling=scaling)
 
 
 @pytest.mark.parametrize("use_scaled", [True, False])

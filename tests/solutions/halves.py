@@ -1,4 +1,4 @@
-"""A right solution of the exercises in the half-split layout, as Hugging Face writes it."""
+"""A right solution of the exercises in the half-split layout, as Hugging Face writes it; it converts no weights."""
 
 import torch
 
@@ -26,20 +26,6 @@ def apply_rotary_emb(xq, xk, freqs_cis):
     cos, sin = reshape_for_broadcast(freqs_cis, xq)
     q, k = xq * cos + rotate_half(xq) * sin, xk * cos + rotate_half(xk) * sin
     return q.type_as(xq), k.type_as(xk)
-
-
-def to_neighbours(wq, wk, n_heads, n_kv_heads):
-    def one(w, heads):
-        return w.view(heads, 2, -1, w.shape[1]).transpose(1, 2).reshape(w.shape)
-
-    return one(wq, n_heads), one(wk, n_kv_heads)
-
-
-def to_halves(wq, wk, n_heads, n_kv_heads):
-    def one(w, heads):
-        return w.view(heads, -1, 2, w.shape[1]).transpose(1, 2).reshape(w.shape)
-
-    return one(wq, n_heads), one(wk, n_kv_heads)
 
 
 def causal_mask(start_pos, T):

@@ -5,8 +5,7 @@ import torch
 from study_models import save_random
 
 from model.decoding.endless import EndlessCache
-from study.extrapolate import endless_losses, loss_table
-from study.topic import save_plot
+from study.extrapolate import endless_losses
 from study.topics import run
 
 
@@ -34,26 +33,7 @@ def test_evicted_tokens_leave_a_trace_from_the_second_layer_on_unless_recomputed
         assert gap < 1e-4 if layers == 1 else gap > 1e-3
 
 
-def test_within_the_context_all_losses_are_equal(tmp_path):
-    path, _ = save_random(tmp_path)
-    report = run("endless", model=path)
-    (losses,) = report.tables
-    assert [row[0] for row in losses.rows] == [
-        "rope, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept", "first 4 kept, recomputed",
-    ]  # fmt: skip
-    assert len({tuple(row[1:3]) for row in losses.rows}) == 1
-    assert len({row[3] for row in losses.rows}) > 2
-    pytest.importorskip("matplotlib")
-    save_plot(report, tmp_path / "x.png")
-
-
 def test_a_network_with_absolute_positions_is_refused(tmp_path):
     path, _ = save_random(tmp_path, "2d")
     with pytest.raises(ValueError, match="this network's scores depend on them"):
         run("endless", model=path)
-
-
-def test_each_column_is_named_after_the_positions_that_it_averages():
-    table = loss_table("title", {"one": torch.arange(72.0)[None]}, 9, ["a note"])
-    assert table.columns == ("method", "0-3", "4-8", "9-17", "18-35", "36-71", "all")
-    assert table.rows == [("one", "1.500", "6.000", "13.000", "26.500", "53.500", "35.500")]

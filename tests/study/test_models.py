@@ -9,7 +9,7 @@ from study_models import TEXT, save_random
 
 from model.weights import save_model
 from study import extrapolate
-from study.attention_maps import attention_weights, profile, uniform
+from study.attention_maps import attention_weights
 from study.check import judge_all
 from study.check.in_model import with_functions
 from study.check.judge import Conventions
@@ -42,8 +42,6 @@ def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(train
     assert torch.equal(model(tokens), before)
     expected = [torch.nn.functional.cross_entropy(row[:-1], text[1:]).item() for row, text in zip(before, tokens)]
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-6)
-    assert profile(maps)[3] == pytest.approx(float(maps.diagonal(-3, -2, -1).mean()))
-    assert uniform(3).tolist() == pytest.approx([(1 + 1 / 2 + 1 / 3) / 3, (1 / 2 + 1 / 3) / 2, 1 / 3])
 
 
 def test_attention_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
@@ -72,7 +70,6 @@ def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
     assert TEXT.endswith(tokenizer.decode(windows[-1].tolist()))
     assert first == pytest.approx(0.75 * len(TEXT), rel=0.05)
     assert middle == pytest.approx((first + last) / 2, rel=0.01)
-    assert len(open_windows(run_directory, tokenizer, 1000)[0]) < 16, "as many as the text has"
     with pytest.raises(ValueError, match="tokens, 100000 are needed: name a run with a longer text"):
         open_windows(run_directory, tokenizer, 100_000)
     (run_directory / "tokens.json").unlink()
@@ -113,16 +110,24 @@ def test_each_window_gives_the_losses_of_a_forward_over_that_window(trained):
     torch.testing.assert_close(sliding[:, 64:], full(model, texts[:, 48:81])[:, 16:], atol=1e-5, rtol=0)
 
 
-def test_all_methods_of_extrapolate_agree_within_the_trained_length_except_scaling(trained, tmp_path):
-    directory, _ = trained
-    report = run("extrapolate", model=directory)
-    (table,) = report.tables
-    assert [row[0] for row in table.rows] == [
-        "rope, as it is", "position interpolation", "NTK-aware", "YaRN", "windows of 32", "sliding by 16",
-    ]  # fmt: skip
-    first = {row[0]: row[1] for row in table.rows}
-    assert first["rope, as it is"] == first["windows of 32"] == first["sliding by 16"]
-    assert first["position interpolation"] != first["rope, as it is"]
+SCALED = ("position interpolation", "NTK-aware", "YaRN")
+METHODS = {
+    "extrapolate": ("rope, as it is", *SCALED, "windows of 32", "sliding by 16"),
+    "endless": (
+        "rope, as it is", "windows of 32", "endless, none kept", "endless, first 4 kept", "first 4 kept, recomputed",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("topic", METHODS)
+def test_all_methods_agree_within_the_trained_length_except_scaling(trained, tmp_path, topic):
+    report = run(topic, model=trained[0])
+    rows = report.tables[0].rows
+    assert tuple(row[0] for row in rows) == METHODS[topic]
+    first = {row[1] for row in rows if row[0] not in SCALED}
+    assert len(first) == 1
+    assert not first & {row[1] for row in rows if row[0] == "position interpolation"}
+    assert len({row[3] for row in rows}) > 2
     pytest.importorskip("matplotlib")
     save_plot(report, tmp_path / "x.png")
 

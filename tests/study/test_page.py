@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sentencepiece import SentencePieceTrainer
+from text_helpers import trained_by_sentencepiece
 
 from model import Transformer, attention
 from model.decoding.sampling import Sampling, apply_filters
@@ -127,13 +127,10 @@ def random_texts(count: int) -> list[str]:
     return ["", " ", "\u2581", "  rope", "rope  ", "a\u2581b", TEXT, *texts]
 
 
-def train_sentencepiece(prefix: Path, **options) -> SentencePieceTokenizer:
+def train_sentencepiece(directory: Path, **options) -> SentencePieceTokenizer:
     settings = {"vocab_size": 320, "model_type": "bpe", "byte_fallback": True, "normalization_rule_name": "identity"}
-    SentencePieceTrainer.train(
-        sentence_iterator=iter([TEXT]), model_prefix=str(prefix), minloglevel=2, hard_vocab_limit=False,
-        character_coverage=0.99, **(settings | options),
-    )  # fmt: skip
-    return SentencePieceTokenizer(prefix.with_suffix(".model"))
+    settings |= {"character_coverage": 0.99}
+    return SentencePieceTokenizer(trained_by_sentencepiece(directory, TEXT, **settings | options))
 
 
 @needs_node
@@ -179,8 +176,7 @@ def json_tokenizer(home: Path, content: dict, bos: str) -> HFTokenizer:
 def test_another_tokenizer_is_stored_as_its_pieces_and_the_ids_of_the_prompt(tmp_path):
     """tokenizer.json, and SentencePiece models that tokenizer.mjs does not run."""
     pytest.importorskip("tokenizers")
-    train_sentencepiece(tmp_path / "llama")
-    content, _ = hugging_face_files(tmp_path / "llama.model")
+    content, _ = hugging_face_files(train_sentencepiece(tmp_path / "llama").path)
     others = {
         "unigram": {"model_type": "unigram", "vocab_size": 300},
         "normalized": {"normalization_rule_name": "nmt_nfkc"},

@@ -194,12 +194,6 @@ def test_every_control_works_by_keyboard_and_by_mouse(opened):
     press(page, "#key", "Home")
     assert "Query 2 " in text(page, "#mapText")
     assert "key 0 " in text(page, "#mapText")
-    cell = page.evaluate("() => cellSize($('map').clientWidth)")
-    page.click("#map", position={"x": 112 + 4.5 * cell, "y": 112 + 6.5 * cell})
-    assert "Query 6 " in text(page, "#mapText")
-    assert "key 4 " in text(page, "#mapText")
-    press(page, "#thumbs [data-layer='0'][data-head='4']", "Enter")
-    assert "(layer 0, head 4)" in text(page, "#mapText")
     press(page, "#language", "Enter")
     assert page.get_attribute("html", "lang") == "zh-Hans"
 
@@ -228,19 +222,6 @@ def test_no_text_is_missing_and_the_page_does_not_scroll_sideways_at_any_width(o
         assert "NaN" not in text(page, "body")
         assert page.eval_on_selector_all("[data-t]", "all => all.filter((e) => !e.textContent).length") == 0
         page.click("#language")
-
-
-def test_charts_follow_a_change_to_dark(opened):
-    page = opened()
-    scroll_to(page, "maps")
-
-    def colors() -> list[str]:
-        wait_until_drawn(page)
-        return page.evaluate("() => [getComputedStyle(document.body).color, $('map').toDataURL()]")
-
-    light = colors()
-    page.emulate_media(color_scheme="dark")
-    assert not set(light) & set(colors())
 
 
 def test_an_empty_prompt_is_the_start_text(opened, home):

@@ -1,19 +1,18 @@
 """Every scheme is causal, cached == uncached, trains, is saved and loaded, and equals the paper's formula."""
 
-import dataclasses
 import math
 
 import pytest
 import torch
+from greedy import in_chunks
 from study_models import random_model
 
 from model import KVCache, ModelArgs, Transformer, generate
-from model.config import RopeScaling
 from model.decoding.endless import is_shift_invariant
 from model.generation import padding_mask
 from model.kernels import accelerate
 from model.weights import load_model, save_model
-from study.positions import SCALINGS, SCHEMES, build_scheme, scaled, with_more_positions
+from study.positions import SCHEMES, build_scheme, with_more_positions
 from study.positions.encodings import t5_buckets
 from study.positions.scores import alibi_slopes
 
@@ -38,15 +37,8 @@ def tokens() -> torch.Tensor:
 
 @torch.no_grad()
 def test_cached_equals_uncached(model, tokens):
-    cache = KVCache(ARGS, 2)
-    for layer in cache.layers:
-        layer.keys.fill_(torch.nan)
-        layer.values.fill_(torch.nan)
-    start, parts = 0, []
-    for size in (5, 1, 4, 1, 1):
-        parts.append(model(tokens[:, start : start + size], start, cache))
-        start += size
-    torch.testing.assert_close(torch.cat(parts, 1), model(tokens), atol=5e-5, rtol=0)
+    cached = in_chunks(model, tokens, [5, 1, 4, 1, 1], KVCache(ARGS, 2))
+    torch.testing.assert_close(cached, model(tokens), atol=5e-5, rtol=0)
 
 
 def test_every_parameter_receives_a_gradient(model, tokens):
@@ -58,11 +50,8 @@ def test_every_parameter_receives_a_gradient(model, tokens):
 
 
 @torch.no_grad()
-def test_save_model_writes_the_class_name_and_only_that_class_loads_it(model, tokens, tmp_path):
+def test_a_saved_model_loads_with_equal_logits(model, tokens, tmp_path):
     save_model(model, tmp_path)
-    if type(model) is not Transformer:
-        with pytest.raises(ValueError, match=type(model).__name__):
-            load_model(tmp_path)
     assert torch.equal(load_model(tmp_path, network=type(model))(tokens), accelerate(model.eval())(tokens))
 
 
@@ -202,19 +191,3 @@ def test_learnable_starts_as_rope_and_its_table_follows_the_parameters():
     assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0, abs=1e-6)
     model.freqs_cis = 1j * model.freqs_cis.detach()
     assert model.freqs_cis[4, 0].angle().item() == pytest.approx(1.0 + math.pi / 2, abs=1e-6)
-
-
-def test_scaled_has_the_weights_and_as_many_positions_as_the_factor_says():
-    model = random_model(ARGS)
-    for scaling in SCALINGS:
-        longer = scaled(model, scaling, 4)
-        assert type(longer) is Transformer
-        assert longer.args.max_seq_len == 80
-        assert longer.args.rope_scaling == RopeScaling(scaling, 4.0, original_max_seq_len=20)
-        assert torch.equal(longer.output.weight, model.output.weight)
-
-
-@pytest.mark.parametrize("scheme", ["partial", "2d"])
-def test_half_of_a_head_must_consist_of_pairs(scheme):
-    with pytest.raises(ValueError, match="head_dim is 6: each half must hold whole pairs"):
-        build_scheme(dataclasses.replace(ARGS, head_dim=6), scheme)

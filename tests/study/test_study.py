@@ -3,7 +3,6 @@
 tests/docs compares what the topics print with what the pages show.
 """
 
-import math
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,13 +13,11 @@ import torch
 from script_helpers import run_in_process
 
 from study import __main__ as study_script
-from study.clocks import shown_pairs
-from study.decay import quarter_octaves
 from study.topics import TOPICS, run
 from study.trace import PAIR, POSITION, attention_call
 
 REPO = Path(__file__).parents[2]
-DRAWN = ("order", "rotate", "clocks", "lookback", "decay", "cache")
+DRAWN = ("order", "cache")  # tests/study/test_chinese.py draws the others
 
 
 class Done(NamedTuple):
@@ -45,7 +42,6 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     [
         (["roatte"], "unknown topic 'roatte': did you mean 'rotate'?"),
         (["clocks", "--tetha", "3"], "did you mean '--theta'"),
-        (["clocks", "--theta=nan"], "theta is nan: give a number from 1 to 1e+30"),
         (["clocks", "--head_dim", "7"], "dim is 7: make it even, because RoPE rotates pairs"),
         (["lookback", f"--distance={10**400}"], "distance is 1000000000"),
         (["page", "--plot", "x.png"], "unknown argument '--plot'"),
@@ -55,9 +51,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["compare", "--vocab_size=9", "--data", __file__], "vocab_size 9 is too small"),
         (["order", "dog"], "unknown argument 'dog'"),
         (["order", "--words", "dog", "dog", "man"], "give at least three different words"),
-        (["rotate", "--vectors", "1,2,3"], "vectors has '1,2,3': give four numbers, such as 1,0,1,0"),
         (["rotate", "--vectors", "1,2,3,nan"], "vectors has '1,2,3,nan': give four numbers"),
-        (["extrapolate", "nowhere"], "nowhere does not exist"),
     ],
 )
 def test_a_users_mistake_ends_in_one_line(study, words, message):
@@ -101,30 +95,6 @@ def test_a_topic_draws_a_png_that_stores_its_report_and_leaves_no_other_file(stu
         assert picture.text["Description"] + "\n" == done.stdout
         assert len(picture.getcolors(2**20)) > 5
     assert list(path.parent.iterdir()) == [path]
-
-
-def test_clocks_show_the_frequencies_of_the_rotation_table():
-    (speeds,) = run("clocks", head_dim=12, theta=500.0, length=50).tables
-    for i, rate, turn, turns in speeds.rows:
-        assert float(rate) == pytest.approx(500 ** (-2 * i / 12), abs=1e-6)
-        assert float(turn) == pytest.approx(2 * math.pi / float(rate), rel=1e-3)
-        assert float(turns) == pytest.approx(50 / float(turn), rel=1e-2)
-    assert [row[0] for row in speeds.rows] == [0, 1, 2, 3, 4, 5]
-    assert shown_pairs(64) == [0, 9, 18, 27, 36, 45, 54, 63]
-    assert shown_pairs(1) == [0]
-
-
-def test_the_bands_of_the_picture_cover_each_distance_once():
-    parts = quarter_octaves(torch.arange(301.0))
-    assert all(low <= middle == mean <= high for middle, mean, low, high in parts)
-    assert [low for _, _, low, _ in parts] == [0, *(high + 1 for _, _, _, high in parts[:-1])]
-    assert parts[-1][3] == 300
-
-
-@pytest.mark.parametrize("distance", [0, 7])
-def test_lookback_peaks_at_its_distance(distance):
-    table = run("lookback", distance=distance).tables[0]
-    assert [n for n, _, shifted in table.rows if shifted == "1.00"] == [distance]
 
 
 @torch.no_grad()

@@ -122,18 +122,6 @@ def test_a_published_model_has_the_logits_of_transformers_and_is_written_byte_fo
     assert_close(again(tokens).logits, expected)
 
 
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@torch.no_grad()
-def test_shards_in_half_precision_load_with_equal_logits(transformers, tmp_path, dtype):
-    saved = random_model(transformers, tmp_path, LLAMA)
-    saved.to(dtype).save_pretrained(tmp_path / "shards", max_shard_size="20kB")
-    theirs = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "shards", dtype=torch.float32)
-    assert len(list((tmp_path / "shards").glob("*.safetensors"))) > 2
-    tokens = torch.randint(37, (1, CONTEXT))
-    assert_close(load_model(tmp_path / "shards")(tokens), theirs(tokens).logits)
-    assert {p.dtype for p in load_model(tmp_path / "shards", dtype="stored").parameters()} == {dtype}
-
-
 @pytest.mark.parametrize("config", [MISTRAL, {**QWEN2, "use_sliding_window": True}])
 @torch.no_grad()
 def test_a_context_limited_to_the_sliding_window_gives_equal_logits(transformers, tmp_path, config):

@@ -9,7 +9,7 @@ from damage import change_json
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
 from model.weights import meta
-from model.weights.meta import Meta, args_from_params, hidden_dim, params_from
+from model.weights.meta import Meta, args_from_params, params_from
 
 
 @pytest.fixture
@@ -93,13 +93,6 @@ def test_params_of_published_models_are_completed_as_meta_completes_them(params,
     assert args_from_params(params_from(args)) == args
 
 
-def test_params_can_express_any_feed_forward_width():
-    for width in (*range(1, 200), 1000, 1001):
-        params = params_from(ModelArgs(dim=48, n_heads=6, hidden_dim=width))
-        assert hidden_dim(48, params["multiple_of"], params.get("ffn_dim_multiplier")) == width
-    assert hidden_dim(48, 32, None) == 128, "a multiple already is not rounded up"
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -135,19 +128,10 @@ def test_a_pickle_is_an_error_and_never_run(saved, monkeypatch, new_format):
     assert os.path.exists("was_run"), "without weights_only it is run"
 
 
-DAMAGES = {
-    "no end": lambda path: path.write_bytes(path.read_bytes()[:-1]),
-    "list": lambda path: torch.save([torch.ones(2)], path),
-    "number": lambda path: torch.save({"norm.weight": 3}, path),
-    "sparse": lambda path: torch.save({"norm.weight": torch.ones(48).to_sparse()}, path),
-    "int8": lambda path: torch.save({"norm.weight": torch.ones(48, dtype=torch.int8)}, path),
-}
-
-
-@pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 @pytest.mark.filterwarnings("ignore")
-def test_a_damaged_shard_is_a_one_line_error(saved, damage):
-    damage(saved / "consolidated.00.pth")
-    with pytest.raises(ValueError, match=r"00\.pth is damaged, or pickles more.*: get it again$") as error:
-        Meta(saved)
-    assert "\n" not in str(error.value)
+def test_a_shard_of_anything_but_dense_tensors_of_floats_is_an_error(saved):
+    wrong = (3, torch.ones(48).to_sparse(), torch.ones(48, dtype=torch.int8))
+    for content in ([torch.ones(2)], *({"norm.weight": value} for value in wrong)):
+        torch.save(content, saved / "consolidated.00.pth")
+        with pytest.raises(ValueError, match=r"^[^\n]*00\.pth is damaged, or pickles more[^\n]*: get it again$"):
+            Meta(saved)

@@ -27,24 +27,9 @@ def test_tensors_round_trip_bit_for_bit(tmp_path):
     assert header["b"][2:] == ("BF16", (5,))
 
 
-def safetensors_bytes(header, data=b""):
-    raw = json.dumps(header).encode()
-    return len(raw).to_bytes(8, "little") + raw + data
-
-
-GOOD = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
-
-
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        safetensors_bytes({"a": GOOD}, bytes(7)),
-        safetensors_bytes({"a": {**GOOD, "shape": [2**63, 0], "data_offsets": [0, 0]}}),
-    ],
-)
-def test_a_corrupt_safetensors_file_is_a_one_line_error(tmp_path, content):
-    path = tmp_path / "x.safetensors"
-    path.write_bytes(content)
-    with pytest.raises(ValueError, match=r"^[^\n]*x.safetensors is corrupt or cut short: get the file again$"):
-        tensors.load_tensors(path)
+def test_a_file_that_is_cut_short_or_announces_an_impossible_size_is_corrupt(tmp_path):
+    header = json.dumps({"a": {"dtype": "F32", "shape": [2**63, 0], "data_offsets": [0, 0]}}).encode()
+    for content in (b"", len(header).to_bytes(8, "little") + header):
+        (tmp_path / "x.safetensors").write_bytes(content)
+        with pytest.raises(ValueError, match=r"^[^\n]*x.safetensors is corrupt or cut short: get the file again$"):
+            tensors.load_tensors(tmp_path / "x.safetensors")
