@@ -2,6 +2,8 @@
 
 import copy
 import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -170,6 +172,23 @@ def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_r
     library = {Path(name).relative_to(LIBRARY).as_posix() for name in used if Path(name).is_relative_to(LIBRARY)}
     assert library
     assert library <= {*SOURCES}
+
+
+def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, tmp_path, monkeypatch):
+    """The test holds the lock in place of the first launch, because PyTorch traces in one thread of a process only."""
+    model, waiting = small_model(n_layers=1), threading.Event()
+    text = list(generate(model, [[1, 2]], 5, compile=True))
+    (file,) = tmp_path.rglob("*.pt2")
+    hidden = file.rename(tmp_path / "hidden")
+    lock = decoding.FileLock(file.with_suffix(".lock"))
+    monkeypatch.setattr(decoding, "FileLock", lambda path, lock=decoding.FileLock: waiting.set() or lock(path))
+    with ThreadPoolExecutor(1) as pool:
+        with lock:
+            second = pool.submit(lambda: list(generate(model, [[1, 2]], 5, compile=True)))
+            assert waiting.wait(60)
+            hidden.rename(file)
+        assert second.result() == text
+    assert files() == 1, "the second compiled nothing"
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
