@@ -83,10 +83,15 @@ class TrainArgs:
     batch_size: Annotated[int, "sequences per optimizer step, in all micro-batches and processes", Range(1)] = 32
     micro_batch_size: Annotated[int | None, "sequences in memory at once, per process (default: all)", Range(1)] = None
     max_steps: Annotated[
-        int | None, "optimizer steps (default: no limit if minutes are given, else 2000)", Range(1)
+        int | None,
+        "optimizer steps, those before --resume included (default: no limit if minutes are given, else 2000)",
+        Range(1),
     ] = None
     minutes: Annotated[
-        float | None, "stop after this many minutes; the learning rate follows the clock", Range(1e-9, 1e6)
+        float | None,
+        "stop after this many minutes, those before --resume included; the learning rate follows the clock (default: "
+        "2.5 if there is neither a config nor --max_steps)",
+        Range(1e-9, 1e6),
     ] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint", Range(1)] = 250
     eval_tokens: Annotated[int, "about this many tokens in a validation", Range(1)] = 200_000

@@ -31,9 +31,10 @@ class Console:
         self.trainer = trainer
         self.text = text
         self.prints = trainer.ranks.is_first
+        self.was_done = trainer.fraction_done >= 1  # a run that is resumed without more steps or minutes
         self.bar = tqdm(
             total=1.0,  # the whole run, in steps or in minutes
-            initial=trainer.fraction_done,
+            initial=min(trainer.fraction_done, 1.0),  # more if the limit was lowered
             bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
             mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
             disable=not self.prints,
@@ -110,6 +111,8 @@ class Console:
             self.write_line(f"python train.py --resume {quote(str(trainer.directory))}")
             return 128 + trainer.stopped_by
         self.write_line(summary(trainer, self.text))
+        if self.was_done:
+            self.write_line(f"no step was left: {limits(trainer)} for the whole run; to go on, give --resume and more")
         return 0
 
 
@@ -178,6 +181,17 @@ def summary(trainer: Trainer, text: Text) -> str:
     program = "chat.py" if text.chat else "generate.py"
     rows["next"] = f"python {program} {quote(str(trainer.directory))}{network}"
     return format_rows(rows)
+
+
+def limits(trainer: Trainer) -> str:
+    """The limits that a finished run has reached."""
+    args, progress = trainer.args, trainer.progress
+    reached = []
+    if progress.step >= args.step_limit:
+        reached.append(f"max_steps is {args.step_limit}")
+    if args.minutes and progress.wall_seconds >= 60 * args.minutes:
+        reached.append(f"minutes is {args.minutes:g}")
+    return " and ".join(reached)
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:

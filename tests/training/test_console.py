@@ -95,6 +95,21 @@ def test_the_summary():
     )
 
 
+def test_a_finished_run_that_is_resumed_says_which_limit_it_has_reached(tmp_path, capfd):
+    """More of the other limit takes no step either."""
+    train_in_console(trainer(tmp_path, max_steps=3))
+    assert "no step was left" not in capfd.readouterr().err
+    for limits, reached in (
+        ({"max_steps": 3, "minutes": 60.0}, "max_steps is 3"),
+        ({"max_steps": 9, "minutes": 1e-7}, "minutes is 1e-07"),
+        ({"max_steps": 2, "minutes": 1e-7}, "max_steps is 2 and minutes is 1e-07"),
+    ):
+        assert train_in_console(trainer(tmp_path, resume=True, **limits)) == 0
+        err = capfd.readouterr().err
+        assert f"no step was left: {reached} for the whole run; to go on, give --resume and more\n" in err
+        assert "100%|" in err
+
+
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert train_in_console(trainer(tmp_path, max_steps=20, sample_every=10, sample_prompt="ab")) == 0
     out, err = capfd.readouterr()
