@@ -45,7 +45,10 @@ class RopeScaling:
 
 @dataclass(frozen=True)
 class ModelArgs:
-    """The architecture. Raises ValueError that lists every problem at once, each with its value and the fix."""
+    """The architecture.
+
+    Raises ValueError that lists every problem at once, each with its value and the fix.
+    """
 
     dim: Annotated[int, "width of the residual stream"] = 256
     n_layers: Annotated[int, "transformer blocks"] = 6
