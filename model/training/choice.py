@@ -68,6 +68,8 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
     Raises ValueError if the run does not fit into the memory.
     """
     speed: float | None = None
+    if not run.given.isdisjoint(SIZE):  # before it is timed, because building a model that does not fit takes minutes
+        check_training_memory(run.model, replace(run.train, micro_batch_size=1), ranks)
     if run.needs_choice or with_speed:
         print_note("timing steps on this machine, to know how many fit into the time")
     if run.needs_choice:

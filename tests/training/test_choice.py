@@ -3,6 +3,7 @@
 import dataclasses
 import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -11,7 +12,7 @@ from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs
 from model.training import choice
-from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose_model, plan
+from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose, choose_model, plan
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
@@ -103,6 +104,15 @@ def test_on_a_small_text_the_run_ends_after_some_passes(passes, settings):
 def test_only_models_that_fit_into_the_memory_are_chosen():
     unlimited = place(chosen(20_000_000, speed=1000))
     assert 0 < place(chosen(20_000_000, speed=1000, memory=600 * 10**6)) < unlimited
+
+
+@pytest.mark.parametrize("length", [{"minutes": 1.0}, {"max_steps": 9}])
+def test_a_size_that_does_not_fit_into_the_memory_is_refused_before_it_is_built_and_timed(length, monkeypatch):
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 8 * 10**9)
+    monkeypatch.setattr(choice, "measure_speed", lambda *_: pytest.fail("timed"))
+    run = make_run(**length, device="cpu", dim=4096, n_layers=24)
+    with pytest.raises(ValueError, match=r"this run needs about .* GB of memory, but 8.0 GB are free on cpu"):
+        choose(run, SimpleNamespace(dataset=dataset()), Ranks(), with_speed=True)
 
 
 @pytest.mark.parametrize("tokens_per_second", [5.0, 150.0, 4000.0, 10**6])
