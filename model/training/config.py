@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName
-from ..cli.settings import setting_fields, values
+from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import Documents, open_documents
@@ -246,7 +246,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
     changed = {name: value for name, value in settings.items() if name in fixed and value != before[name]}
     if changed:
-        conflicts = [f"{name} {before[name]} -> {value}" for name, value in changed.items()]
+        conflicts = [f"{name} {toml_value(before[name])} -> {toml_value(value)}" for name, value in changed.items()]
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
     return Run(data, model, train, given, directory, resume=True)

@@ -110,11 +110,11 @@ def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(publi
 @pytest.mark.parametrize(
     ("setting", "change"),
     [
-        ({"data": ("b.txt",)}, "data ('a.txt',) -> ('b.txt',)"),
-        ({"doc_separator": "%"}, "doc_separator None -> %"),
+        ({"data": ("b.txt",)}, 'data ["a.txt"] -> ["b.txt"]'),
+        ({"doc_separator": "%"}, 'doc_separator None -> "%"'),
         ({"dim": 32}, "dim 16 -> 32"),
-        ({"optimizer": "adamw"}, "optimizer muon -> adamw"),
-        ({"init_from": Path("b")}, "init_from None -> b"),
+        ({"optimizer": "adamw"}, 'optimizer "muon" -> "adamw"'),
+        ({"init_from": Path("b")}, 'init_from None -> "b"'),
         ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
     ],
 )
