@@ -58,6 +58,8 @@ def main() -> None:
         speed = Speed()
         network = for_decoding(model, options.compile)
         conversation = Conversation(network, tokenizer, sampling, speed, chat, options.context)
+        if chat is None:
+            print_note(f"note: {checkpoint.path} has no chat template: it continues your lines, and does not answer")
         try:
             converse(conversation, options.max_new_tokens, flags.stop)
         finally:
