@@ -54,7 +54,8 @@ def open_tokenizer(source: Weights, file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
     directory = source.path if source.path.is_dir() else source.path.parent
     if file is None and not tokenizer_files(directory):
-        note(f"{directory} has no tokenizer: converting the weights only; give a tokenizer with --tokenizer")
+        beside = "" if source.path.is_dir() else " beside it"
+        note(f"{source.path} has no tokenizer{beside}: converting the weights only; give a tokenizer with --tokenizer")
         return None
     return load_tokenizer(file or directory, source.args.vocab_size)
 

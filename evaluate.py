@@ -96,9 +96,11 @@ def given_texts(
     source = open_documents(options.data, options.text_key, None, options.glob)
     trained_on = count_training_files(source, checkpoint.path) if run_data else 0
     if trained_on:
+        files = len(source.paths())
+        scored = "this text" if files == 1 else f"{trained_on:,} of the {files:,} files to score"
         print_note(
-            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.paths()), 'file')} to "
-            "score: scores on training text are better than on new text; without --data, the validation text is scored"
+            f"note: {checkpoint.path} was trained on {scored}: scores on training text are better than on new text; "
+            "without --data, the validation text is scored"
         )
     if source.has_conversations():
         if options.stride or options.doc_separator:

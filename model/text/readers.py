@@ -207,7 +207,8 @@ def json_rows(stream: TextIO, file: File) -> Iterator[tuple[str, Any]]:
             for element, value in enumerate(_parsed(line + stream.read(), file.name), 1):
                 yield f"{file.name}, element {element}", value
             return
-        yield f"{file.name}:{number}", _parsed(line, f"{file.name}:{number}")
+        where = f"{file.name}:{number}"
+        yield where, _parsed(line, f"{where} alone")
 
 
 def _parsed(text: str, where: str) -> Any:

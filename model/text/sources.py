@@ -172,7 +172,10 @@ def _text_files(spec: str, paths: Sequence[Path]) -> list[File]:
             files.append(file)
     skipped = f"; {quantity(len(binary), 'binary file')} skipped, for example {binary[0]}" if binary else ""
     if not files:
-        raise ValueError(f"{spec}: no text files{skipped}; check the path, and --glob if you gave it")
+        raise ValueError(
+            f"{spec}: no text files{skipped}; check the path, and --glob if you gave it (hidden files and run "
+            "directories are not read)"
+        )
     if binary:
         warnings.warn(f"{spec}: {quantity(len(files), 'text file')}{skipped}", stacklevel=1)
     return files

@@ -107,6 +107,8 @@ def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
     for name in ("tokenizer.model", "tokenizer.json"):
         Path("run", name).unlink()
     assert "run has no tokenizer: converting the weights only" in run("run", "hf", "--to", "hf")[1]
+    run("run", "model.bin", "--to", "llama2c")
+    assert "model.bin has no tokenizer beside it: converting" in run("model.bin", "back")[1]
     config = json.loads(Path("hf/config.json").read_text(encoding="utf-8"))
     assert (config["bos_token_id"], config["eos_token_id"]) == (1, [2, 1])
 

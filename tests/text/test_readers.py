@@ -157,7 +157,7 @@ NO_TEXT = "has no text under 'text': give text_key one of its fields,"
         ("a.csv", "text,id\nx,1\na, b,2\n", "a.csv, line 3, is not valid (3 fields for 2 columns)"),
         ("a.json", '["x", "y', "a.json is not valid JSON"),
         ("a.json", '["x", "\\ud800"]', "a.json, element 2 is not UTF-8"),
-        ("a.json", '{\n"a": 1\n}\n', "a.json:1 is not valid JSON"),
+        ("a.json", '{\n"a": 1\n}\n', "a.json:1 alone is not valid JSON"),
         (
             "a.json",
             '["x", {"text": ["a", "b"], "id": "x"}]',
@@ -165,7 +165,7 @@ NO_TEXT = "has no text under 'text': give text_key one of its fields,"
         ),
         ("a.json", '["x", 3]', f"a.json, element 2 {NO_TEXT} 'text', or"),
         ("a.jsonl", '"x"\n{"messages": []}', f"a.jsonl:2 {NO_TEXT} 'messages', or"),
-        ("a.jsonl", '{"text": "good"}\n\n{"text": "cut\n', "a.jsonl:3 is not valid JSON"),
+        ("a.jsonl", '{"text": "good"}\n\n{"text": "cut\n', "a.jsonl:3 alone is not valid JSON"),
         ("a.jsonl", b'{"text": "good"}\n{"text": "\xe9"}\n', "a.jsonl is not UTF-8 text: byte 27 is 0xe9"),
         ("a.txt.gz", b"no gzip at all", "a.txt.gz is not a complete gzip file"),
         ("a.txt.gz", NOISE[:-9], "a.txt.gz is not a complete gzip file"),

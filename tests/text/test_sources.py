@@ -63,6 +63,7 @@ def test_files_directories_and_globs(folder):
     assert documents(folder / "deep" / "**" / "*.py") == ["code"]
     one_line("no text files; check the path, and --glob", folder / "*.none")
     one_line("no text files; check the path, and --glob", folder, patterns=["*.rs"])
+    one_line(r"no text files; .*run directories are not read", folder / "run")
     one_line("neither a file nor a directory", "/dev/zero")
     one_line(r"no text files; 1 binary file skipped, for example .*png; check", folder / "*.png")
     (folder / "chinese.txt").write_bytes("天下大势，分久必合".encode("gb18030"))
