@@ -40,8 +40,8 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
 # with the square root of the parameters (docs/scaling.md).
 TOKENS_PER_ROOT = 2500
-# Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at their
-# best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
+# Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
+# their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
 MAX_PASSES = 10
 # In the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to a loss of
 # 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
