@@ -17,6 +17,7 @@ from model.weights import load_tokenizer, save_model, save_tokenizer
 TEXT = "The ropewalk is a long lane where rope is laid. " * 50
 CONTEXT = 2400
 LONG = "The fox " * 2000
+MANY = f"generate.py run --num_samples 1000000 --batch_size {2**40}"
 NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 
 SMALL = """\
@@ -58,7 +59,7 @@ WRONG = [
     ("generate.py run --max_new_tokens 5000", f"the context of {CONTEXT} (max_seq_len): shorten it, lower"),
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
-    (f"generate.py run --max_new_tokens 2000 --num_samples 1000000 --batch_size {2**40}", "1,000,000 texts of"),
+    (f"{MANY} --device cpu --max_new_tokens 2000", "1,000,000 texts of"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),

@@ -66,10 +66,8 @@ def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
     ("dim", "n_layers", "rows", "vocab_size", "optimizer", "float32", "bfloat16"),
     [
         (128, 3, 3, 1024, "muon", None, 419),
-        (256, 6, 16, 1024, "muon", None, 1084),
         (512, 6, 16, 1024, "muon", None, 1818),
         (64, 1, 32, 4096, "adamw", 564, 489),
-        (64, 1, 16, 32_000, "adamw", 635, 701),
         (64, 1, 6, 151_936, "adamw", 1395, 1748),
     ],
 )
@@ -85,11 +83,10 @@ def test_the_peak_memory_is_within_15_percent_of_the_measured_one(
 
 
 def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
-    single = training_memory(ARGS, TrainArgs(optimizer="adamw"), torch.float32).state
-    for processes in (2, 4):
-        assert training_memory(ARGS, TrainArgs(fsdp=True), torch.float32, processes).state == single // processes
-        ddp = TrainArgs(optimizer="adamw")
-        assert training_memory(ARGS, ddp, torch.float32, processes).state == single
+    ddp, fsdp = TrainArgs(optimizer="adamw"), TrainArgs(fsdp=True)
+    single = training_memory(ARGS, ddp, torch.float32).state
+    assert training_memory(ARGS, fsdp, torch.float32, 4).state == single // 4
+    assert training_memory(ARGS, ddp, torch.float32, 4).state == single
 
 
 def test_a_run_that_needs_more_than_the_free_memory_is_refused(monkeypatch):

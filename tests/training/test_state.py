@@ -14,9 +14,8 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     run = trainer(tmp_path, max_steps=3)
     run.run()
     assert read_progress(tmp_path) == run.progress
-    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= load_tensors(
-        tmp_path / STATE
-    ).keys()
+    names = load_tensors(tmp_path / STATE).keys()
+    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= names
     restored = trainer(tmp_path, seed=99, max_steps=1, lr=0.5)
     load_state(tmp_path, restored.model, restored.optimizers)
     assert same(state_tensors(run.model, run.optimizers), state_tensors(restored.model, restored.optimizers))
