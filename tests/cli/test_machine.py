@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -135,30 +134,3 @@ def test_the_quota_of_a_container_limits_the_threads(monkeypatch, quota, cores):
     monkeypatch.delenv("OMP_NUM_THREADS")
     machine.use_available_cores()
     assert threads == ([cores] if cores else [])
-
-
-MMAP, TRIM = machine.M_MMAP_THRESHOLD, machine.M_TRIM_THRESHOLD
-
-
-@pytest.mark.parametrize(
-    ("largest", "accepted"),
-    [
-        (2**40, {MMAP: 2**30, TRIM: 2**31 - 1}),
-        (2**25, {MMAP: 2**25, TRIM: 2**31 - 1}),  # glibc before 2.36
-        (0, {}),  # setting only the trim option would be slower than setting none
-    ],
-)
-def test_freed_memory_is_kept_with_what_the_c_library_allows(monkeypatch, largest, accepted):
-    options = {}
-
-    def mallopt(option: int, value: int) -> bool:
-        if option == MMAP and value > largest:
-            return False
-        options[option] = value
-        return True
-
-    monkeypatch.setattr("ctypes.CDLL", lambda name: SimpleNamespace(mallopt=mallopt))
-    machine.keep_freed_memory()
-    assert options == accepted
-    monkeypatch.setattr("ctypes.CDLL", lambda name: object())  # a C library without mallopt
-    machine.keep_freed_memory()

@@ -23,7 +23,7 @@ from model.weights import load_model, load_tokenizer, save_model
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
 CONTEXT = 13
 TRAINING = {"tokenizer": "char", "dim": 24, "n_layers": 1, "n_heads": 3, "max_seq_len": CONTEXT, "batch_size": 2}
-TRAINING |= {"max_steps": 1, "lr": 1e-9, "sample_every": 0, "device": "cpu", "dtype": "float32", "out_dir": "run"}
+TRAINING |= {"max_steps": 1, "lr": 1e-9, "dropout": 0.5, "sample_every": 0, "dtype": "float32", "out_dir": "run"}
 
 
 @pytest.fixture(autouse=True)
@@ -126,6 +126,7 @@ def test_each_document_and_the_total_are_shown(run):
 @pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("val", [["--val_fraction", 0.3], ["--val_data", "end.txt"]])
 def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, val):
+    """In which dropout has no effect."""
     for name, end in (("documents.txt", 480), ("end.txt", 150)):
         Path(name).write_text(f"{TEXT[:end]}%{TEXT[end:]}%{TEXT[:80]}%{TEXT[:41]}", encoding="utf-8")
     trained("documents.txt", "--doc_separator", "%", *val)

@@ -70,14 +70,6 @@ def test_explicit_settings_are_kept(size):
     assert {name: values[name] for name in explicit} == explicit
 
 
-@pytest.mark.parametrize("size", [{}, {"dim": 96, "n_layers": 3}])
-def test_what_was_chosen_is_decided(size):
-    """So the command that --plan prints trains the same run, even on a machine that is slower then."""
-    run = chosen(**size)
-    again = chosen(speed=0.2, **{name: value for name, value in run.values().items() if name in run.given})
-    assert (again.model, again.train) == (run.model, run.train)
-
-
 LARGE = FINE_TUNED | {"dim": 256, "n_layers": 6, "hidden_dim": 704}  # for 50,000 tokens
 
 
@@ -153,15 +145,9 @@ def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_part
         assert (train.batch_size, train.micro_batch_size) == (4 * 64, rows)
 
 
-@pytest.mark.parametrize(
-    ("model", "step_tokens", "processes"),
-    [
-        (ARGS, 2048, 1),
-        # One with a tenth of a trillion operations a step, of the sequences of one process; the others are as fast
-        (dataclasses.replace(ARGS, n_layers=2000, max_seq_len=1024), None, 2),
-    ],
-)
-def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch, model, step_tokens, processes):
+def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
+    """A large model is timed with fewer tokens, and one process for all."""
+    large = dataclasses.replace(ARGS, n_layers=2000, max_seq_len=1024)
     now, tokens, seconds = [0.0], [], iter([0.2, 0.1, 0.15, 0.3])
 
     def step(trainer, lr_scale):
@@ -171,11 +157,7 @@ def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch, model, st
     monkeypatch.setattr(choice.Trainer, "step", step)
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now[0])
     settings = {"batch_size": 12, "device": "cpu", "dtype": "float32", "compile": True, "fsdp": True}
-    run = make_run(**vars(ARGS) | settings)
-    speed = choice.measure_speed(run, model, dataset(), Ranks(world_size=processes))
-    assert speed == pytest.approx(processes * tokens[0] / 0.1)
+    speed = choice.measure_speed(make_run(**vars(ARGS) | settings), large, dataset(), Ranks(world_size=2))
+    assert speed == pytest.approx(2 * tokens[0] / 0.1)
     assert len(tokens) == 4, "half a second and more"
-    if step_tokens:
-        assert tokens[0] == step_tokens
-    else:
-        assert 6 * choice.multiplications(model) * tokens[0] == pytest.approx(1e11, rel=0.01)
+    assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e11, rel=0.01)

@@ -5,7 +5,6 @@ import signal
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 from training_helpers import ARGS, dataset, make_run, trainer
@@ -64,26 +63,23 @@ def test_without_max_steps_the_minutes_tell_the_steps_to_expect():
     assert expectation(TrainArgs(minutes=2.0), 64, 2400.0, TEXT.dataset) == expected
 
 
-def result(**progress):
-    run = SimpleNamespace(
-        model=SimpleNamespace(parameters=lambda: [], args=ARGS), args=TrainArgs(network="sliding:Sliding"),
-        dataset=TEXT.dataset, directory=Path("runs/my run"), progress=Progress(**progress),
-    )  # fmt: skip
-    return summary(run, TEXT)
-
-
-def test_the_summary():
+def test_the_summary(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("my run").mkdir()
+    run = trainer(Path("my run"))
     times = {"train_seconds": 2.0, "wall_seconds": 7.4}
-    assert result(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300).splitlines() == [
-        "parameters     0",
+    run.progress = Progress(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300)
+    assert summary(run, TEXT).splitlines() == [
+        "parameters     4,784",
         "trained        400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
         "speed          12,800 tokens/s",
         "validation     2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
         "note           overfitted, the last validation was 2.1000: try more text, fewer steps or --dropout 0.2",
-        "run directory  runs/my run",
-        "next           python generate.py 'runs/my run' --network sliding:Sliding",
+        "run directory  my run",
+        "next           python generate.py 'my run'",
     ]
-    assert "note " not in result(val_loss=2.05, best_val_loss=2.0)
+    run.progress.val_loss = 2.05
+    assert "note " not in summary(run, TEXT)
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):

@@ -1,7 +1,10 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from training_helpers import ARGS, trainer
 
 from model import Transformer
@@ -61,19 +64,14 @@ def test_muon_multiplies_in_the_dtype_of_the_run(tmp_path, each_processor):
         assert muon.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("decay_start", "done", "rate"),
-    [
-        (0.5, 0, 0.05),  # never 0
-        (0.5, 0.05, 0.5),
-        (0.5, 0.1, 1),
-        (0.5, 0.5, 1),
-        (0.5, 0.75, 0.6),  # half way down to 0.2
-        (0.5, 1.2, 0.2),  # with minutes, the last step may end past 1
-        (0, 0.09, 0.9),  # the decay cannot begin before the warm-up ends
-        (0, 0.55, 0.6),
-    ],
-)
-def test_the_learning_rate_warms_up_stays_at_its_peak_and_decays_to_min_lr(decay_start, done, rate):
-    args = TrainArgs(warmup=0.1, decay_start=decay_start, min_lr=0.2)
-    assert lr_fraction(args, done) == pytest.approx(rate)
+SHARE = st.floats(0, 0.999)
+
+
+@given(SHARE, SHARE, SHARE, st.floats(0, 1.2))
+def test_the_learning_rate_warms_up_stays_at_its_peak_and_decays_to_min_lr(warmup, decay_start, min_lr, done):
+    """With minutes, the last step may end past 1. The decay cannot begin before the warm-up ends."""
+    args = TrainArgs(warmup=warmup, decay_start=decay_start, min_lr=min_lr)
+    expected = np.interp(done, [0, warmup, max(warmup, decay_start), 1], [0, 1, 1, min_lr])
+    if done < warmup:
+        expected = max(expected, 0.05)  # never 0
+    assert lr_fraction(args, done) == pytest.approx(expected, abs=1e-9)

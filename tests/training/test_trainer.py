@@ -9,7 +9,6 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-import torch.nn.functional as F
 from torch._dynamo.utils import counters
 from torch.nn.utils import get_total_norm
 from training_helpers import ARGS, dataset, metrics, same, stop_at, trainer, weights
@@ -17,9 +16,6 @@ from training_helpers import ARGS, dataset, metrics, same, stop_at, trainer, wei
 from model import Transformer, generate
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
-from model.training.distributed import Ranks
-from model.training.evaluation import validation_loss
-from model.training.loss import NextTokenLoss
 from model.training.trainer import Trainer, add_dropout
 from model.weights import load_model
 
@@ -205,22 +201,6 @@ def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypat
     with pytest.raises(ValueError, match=rf"^step {kept + 2}: the validation loss is nan: resume "):
         trainer(tmp_path, max_steps=4, eval_every=2).run()
     assert trainer(tmp_path, resume=True).progress.step == kept
-
-
-def test_validation_scores_each_token_once(tmp_path):
-    model, text = Transformer(ARGS), dataset()
-    args = trainer(tmp_path).args
-    ids = torch.from_numpy(text.val.astype(np.int64))
-    total = 0.0
-    for start in range(0, len(ids) - 1, ARGS.max_seq_len):
-        window = ids[start : start + ARGS.max_seq_len + 1]
-        total += F.cross_entropy(model(window[None, :-1])[0], window[1:], reduction="sum").item()
-    add_dropout(model, 0.5)  # must have no effect here
-    model.train()
-    loss = validation_loss(NextTokenLoss(model), text, args, ARGS.max_seq_len, Ranks())
-    assert loss == pytest.approx(total / (len(ids) - 1), abs=1e-6)
-    assert model.training
-    assert all(p.grad is None for p in model.parameters())
 
 
 class Biased(Transformer):
