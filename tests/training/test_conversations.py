@@ -193,14 +193,15 @@ def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
     assert found[2] == pytest.approx(found[0], rel=1e-5)
 
 
-def test_the_run_says_how_many_answers_were_left_out(tmp_path):
+def test_the_run_says_how_many_answers_were_left_out_and_samples_the_first_question_that_fits(tmp_path):
     rows = [{"messages": [user_message("Go."), {"role": "assistant", "content": "word " * n}]} for n in (1, 1, 100)]
     rows[1]["messages"] *= 2
     long = {"messages": [user_message("a " * 60), {"role": "assistant", "content": "Yes."}] * 2}
-    text = "\n".join(map(json.dumps, [*rows, long, rows[0], rows[0]]))
+    text = "\n".join(map(json.dumps, [long, *rows, rows[0], rows[0]]))
     (tmp_path / "chats.jsonl").write_text(text, encoding="utf-8")
     with pytest.warns(UserWarning, match="max_seq_len is 160: 2 of 8 answers are left out"):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
+        run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
+    assert run.train.sample_prompt == "Go."
 
 
 ROW = {"messages": [user_message("Hi"), TALK[2]]}
@@ -236,13 +237,6 @@ def test_a_row_or_a_setting_that_does_not_fit_is_refused_before_the_first_step(
     Path("b.txt").write_text("A text.", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(complaint)):
         prepared(Path("run"), Path("a.jsonl"), **{"tokenizer": "char", **settings})
-
-
-@pytest.mark.parametrize(("context", "prompt"), [(64, "Say one!"), (48, "")])
-def test_the_first_question_that_fits_is_the_prompt_of_the_samples(tmp_path, context, prompt):
-    write_chats(tmp_path / "chats.jsonl")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=context, tokenizer="char")
-    assert run.train.sample_prompt == prompt
 
 
 def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_over_transformers(
