@@ -36,9 +36,8 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, name, tensor):
     run = trainer(tmp_path, max_steps=1)
     run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    tensors.pop(name, None)
-    save_tensors(tmp_path / STATE, tensors | ({} if tensor is None else {name: tensor}))
+    tensors = load_tensors(tmp_path / STATE) | {name: tensor}
+    save_tensors(tmp_path / STATE, {name: tensor for name, tensor in tensors.items() if tensor is not None})
     before = weights(run.model)
     with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
         load_state(tmp_path, run.model, run.optimizers)
