@@ -60,6 +60,13 @@ def read_documents(*specs: str | Path, **options) -> list[str]:
     return join_chunks(open_documents([str(spec) for spec in specs], **options))
 
 
+def refusal(*specs: str | Path, **options) -> str:
+    """The one-line error of reading these sources."""
+    with pytest.raises(ValueError, match=r"\A[^\n]*\Z") as error:
+        read_documents(*specs, **options)
+    return str(error.value)
+
+
 def trained_by_sentencepiece(directory: Path, text: str, **options) -> Path:
     """``directory/tokenizer.model``, with SentencePiece's defaults, such as a space that is put before every text."""
     directory.mkdir(exist_ok=True)

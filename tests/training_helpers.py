@@ -2,6 +2,7 @@
 
 import faulthandler
 import gc
+import json
 import multiprocessing
 import os
 import socket
@@ -60,6 +61,11 @@ def make_run(directory: Path = Path("run"), **settings: Any) -> Run:
     """A new run with these settings, which are all given."""
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     return Run(data, model, train, frozenset(settings), directory)
+
+
+def metrics(directory: Path | str) -> list[dict[str, Any]]:
+    """The lines of metrics.jsonl, as another program reads them."""
+    return [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
 
 
 def weights(model: Transformer) -> dict[str, torch.Tensor]:

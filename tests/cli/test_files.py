@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from model.cli.files import read_json, write_atomically, write_text
+from model.cli.files import write_atomically, write_text
 
 
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
@@ -14,13 +14,6 @@ def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "replace", lambda a, b: (events.append("replace"), replace(a, b)))
     write_text(tmp_path / "a", "x")
     assert events == ["fsync", "replace", "fsync"]  # sync the file, rename it, sync the directory
-
-
-@pytest.mark.parametrize("content", [b"{", b"\xff\xfe", b"[" * 100_000, b"[1]"])
-def test_broken_json_is_a_one_line_error(tmp_path, content):
-    (tmp_path / "config.json").write_bytes(content)
-    with pytest.raises(ValueError, match=r"^[^\n]*config\.json [^\n]*$"):
-        read_json(tmp_path / "config.json")
 
 
 def test_a_directory_that_could_not_be_written_is_removed(tmp_path):

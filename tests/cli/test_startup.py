@@ -15,19 +15,19 @@ PROGRAMS = ["train", "generate", "convert", "evaluate", "study"]
 CPU = torch.device("cpu")
 
 
+CLEAN = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
+
+
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"])
 def test_variables_that_the_user_has_set_are_kept(name):
-    env = {key: value for key, value in os.environ.items() if not key.startswith(("OMP_", "GOMP_"))}
     program = "import os, startup; print({k: v for k, v in os.environ.items() if k.startswith(('OMP_', 'GOMP_'))})"
-    assert run_python("-c", program, env=env | {name: "7"}).stdout.strip() == str({name: "7"})
+    assert run_python("-c", program, env=CLEAN | {name: "7"}).stdout.strip() == str({name: "7"})
 
 
 def test_programs_set_libgomps_variables_and_import_nothing_that_few_runs_need():
     """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
-    env = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    env["OMP_DISPLAY_ENV"] = "VERBOSE"
     program = "import sys; import convert, evaluate, generate, study, train; print(*sys.modules)"
-    done = run_python("-c", program, env=env, check=True)
+    done = run_python("-c", program, env=CLEAN | {"OMP_DISPLAY_ENV": "VERBOSE"}, check=True)
     slow = {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo", "jinja2"}
     assert not slow & {*done.stdout.split()}
     if "GOMP_SPINCOUNT" in done.stderr:  # libgomp prints its settings; other OpenMP libraries have other variables

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import file_size_limit, run_in_process, save_run
+from damage import change_json
+from script_helpers import file_size_limit, save_run
 
 import convert
 from model import generate
@@ -36,14 +37,13 @@ def untied(source, small_model):
 
 
 @pytest.fixture
-def run(capsys):
+def run(start):
     """run(*flags) -> (exit code, stderr)."""
 
     def run(*flags):
-        code = run_in_process(convert.main, "convert.py", *flags)
-        captured = capsys.readouterr()
-        assert captured.out == ""
-        return code, captured.err
+        code, out, err = start(convert, *flags)
+        assert out == ""
+        return code, err
 
     return run
 
@@ -133,20 +133,18 @@ def test_if_the_disk_is_too_full_for_the_weights_nothing_is_left(source, run, fl
 
 
 def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run):
-    for name in ("config.json", "generation_config.json"):
-        found = json.loads(Path("run", name).read_bytes())
-        Path("run", name).write_text(json.dumps(found | {"eos_token_id": 7}), encoding="utf-8")
+    names = ("config.json", "generation_config.json")
+    for name in names:
+        change_json(Path("run", name), eos_token_id=7)
     run("run", "hf", "--to", "hf", "--tokenizer", "run.model")
-    for name in ("config.json", "generation_config.json"):
-        assert json.loads(Path("hf", name).read_bytes())["eos_token_id"] == [2, 1]
+    assert [json.loads(Path("hf", name).read_bytes())["eos_token_id"] for name in names] == [[2, 1]] * 2
 
 
 def test_a_tokenizer_json_its_ends_and_its_chat_template_survive_metas_format(source, run):
     """Meta's format has no place for them. They are written beside it, so that they are there on the way back."""
     pytest.importorskip("tokenizers")
     Path("run/tokenizer.model").unlink()
-    content = json.loads(Path("run/tokenizer.json").read_bytes())
-    Path("run/tokenizer.json").write_text(json.dumps(content | {"post_processor": None}), encoding="utf-8")
+    change_json(Path("run/tokenizer.json"), post_processor=None)
     Path("run/chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     Path("run/generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": [7, 9]}', encoding="utf-8")
     assert run("run", "meta", "--to", "meta")[0] == 0

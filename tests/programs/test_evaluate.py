@@ -1,45 +1,56 @@
+"""evaluate.py: the windows of a text, its loss beside transformers', and which text and documents it scores."""
+
 import json
 import math
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from script_helpers import run_in_process, save_run
+from hypothesis import given
+from hypothesis import strategies as st
+from script_helpers import save_run
 
 import evaluate
+import train
 from model.decoding.scoring import Score, document_texts, windows
-from model.text.dataset import UNCOUNTED, load_dataset, tokenize
+from model.text.dataset import UNCOUNTED, load_dataset
 from model.text.sources import open_documents
-from model.training.config import TrainArgs
-from model.training.distributed import Ranks
-from model.training.loss import NextTokenLoss
-from model.training.trainer import validation_loss
 from model.weights import load_model, load_tokenizer, save_model
 
 TEXT = "The rope was laid along the lane, and the lane was long. " * 9
 CONTEXT = 13
+TRAINING = {"tokenizer": "char", "dim": 24, "n_layers": 1, "n_heads": 3, "max_seq_len": CONTEXT, "batch_size": 2}
+TRAINING |= {"max_steps": 1, "lr": 1e-9, "dropout": 0.5, "sample_every": 0, "dtype": "float32", "out_dir": "run"}
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text(TEXT, encoding="utf-8")
 
 
 @pytest.fixture
-def run_dir(tmp_path):
+def run_dir():
     args = {"dim": 24, "n_layers": 2, "n_heads": 3, "n_kv_heads": 1, "vocab_size": 300, "max_seq_len": CONTEXT}
-    save_run(tmp_path / "run", TEXT, scale=5, **args)  # a sharp distribution, so that errors show in the loss
-    return tmp_path / "run"
+    save_run(Path("run").absolute(), TEXT, scale=5, **args)  # a sharp distribution, so that errors show in the loss
+    return Path("run")
 
 
 @pytest.fixture
-def run(run_dir, capsys):
-    """``run(*arguments)`` -> (exit code, stdout, stderr) of evaluate.py on the small run."""
-
-    def call(*arguments):
-        return (run_in_process(evaluate.main, "evaluate.py", run_dir, *arguments), *capsys.readouterr())
-
-    return call
+def run(start):
+    """``run(*arguments)`` -> (exit code, stdout, stderr) of evaluate.py on the model in the folder."""
+    return lambda *arguments: start(evaluate, "run", *arguments)
 
 
-@pytest.mark.parametrize("length", [2, 5, CONTEXT, CONTEXT + 1, CONTEXT + 2, 50, 53])
-@pytest.mark.parametrize("stride", [1, 4, 12, CONTEXT])
+@pytest.fixture
+def trained(start):
+    """``trained("text.txt", ...)`` is a run of train.py on these files."""
+    return lambda *arguments: start(train, *arguments, *(f"--{name}={value}" for name, value in TRAINING.items()))
+
+
+@given(st.integers(2, 60), st.integers(1, CONTEXT))
 def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_stride_tokens(length, stride):
     tokens = np.arange(length)
     seen = []
@@ -56,10 +67,8 @@ def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_str
 
 @pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("stride", [3, 7, None])
-def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_path, run, stride):
-    transformers = pytest.importorskip("transformers")
+def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, run, transformers, stride):
     theirs = transformers.AutoModelForCausalLM.from_pretrained(run_dir, dtype=torch.float32).eval()
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
     tokens = np.array(load_tokenizer(run_dir).encode(TEXT))
     total, count = 0.0, len(tokens) - 1
     for inputs, targets in windows(tokens, CONTEXT, stride or CONTEXT):
@@ -67,7 +76,7 @@ def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_p
             logits = theirs(torch.from_numpy(inputs)).logits[0]
         total += torch.nn.functional.cross_entropy(logits, torch.from_numpy(targets[0]), reduction="sum").item()
     arguments = [] if stride is None else ["--stride", stride]
-    code, out, _ = run("--data", tmp_path / "text.txt", "--json", *arguments, "--dtype", "float32")
+    code, out, _ = run("--data", "text.txt", "--json", *arguments, "--dtype", "float32")
     assert code == 0
     ours = json.loads(out.splitlines()[-1])
     assert ours["tokens"] == count
@@ -77,117 +86,82 @@ def test_the_loss_equals_that_of_transformers_on_the_same_windows(run_dir, tmp_p
 
 
 @pytest.mark.parametrize("has_bos", [True, False])
-def test_a_document_has_its_own_tokens_and_bytes(run_dir, tmp_path, monkeypatch, has_bos):
+def test_a_document_has_its_own_tokens_and_bytes(run_dir, monkeypatch, has_bos):
     """Also one that is read in many chunks. An empty text is no document. Without BOS it follows the end token."""
     texts = ["A rope.", "", TEXT * 100, "x", TEXT[100:260]]
-    file = tmp_path / "texts.jsonl"
-    file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
+    Path("texts.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
     tokenizer = load_tokenizer(run_dir)
     encode = tokenizer.encode
     monkeypatch.setattr(tokenizer, "encode", lambda text, bos=True: encode(text, bos and has_bos))
     found = []
-    for score, batches in document_texts(open_documents([file]), tokenizer, 10**6, 10**6):
+    for score, batches in document_texts(open_documents(["texts.jsonl"]), tokenizer, 10**6, 10**6):
         ((inputs, targets),) = batches
         found.append((tokenizer.decode(targets[0].tolist()), int(inputs[0, 0]), score.bytes))
     first = tokenizer.bos_id if has_bos else tokenizer.eos_ids[0]
     assert found == [(text, first, len(text)) for text in texts if text]
 
 
-def test_each_document_and_the_total_are_shown(run, tmp_path):
-    (tmp_path / "a.txt").write_text(TEXT[:60], encoding="utf-8")
+@pytest.mark.usefixtures("run_dir")
+def test_each_document_and_the_total_are_shown(run):
+    Path("a").mkdir()
+    Path("a/a.txt").write_text(TEXT[:60], encoding="utf-8")
     content = "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90))
-    (tmp_path / "b.jsonl").write_text(content, encoding="utf-8")
-    (tmp_path / "c.md").write_text("not selected", encoding="utf-8")
-    arguments = ("--data", tmp_path, "--glob", "*.txt", "*.jsonl")
-    *lines, total = map(json.loads, run(*arguments, "--json")[1].splitlines())
-    names = [str(tmp_path / name) for name in ("a.txt", "b.jsonl", "b.jsonl")]
+    Path("a/b.jsonl").write_text(content, encoding="utf-8")
+    Path("a/c.md").write_text("not selected", encoding="utf-8")
+    arguments = ("--data", "a", "--glob", "*.txt", "*.jsonl")
+    *lines, total = map(json.loads, run(*arguments, "--json").out.splitlines())
+    names = [str(Path("a", name)) for name in ("a.txt", "b.jsonl", "b.jsonl")]
     assert [(line["file"], line["document"]) for line in lines] == [*zip(names, (1, 2, 3))]
     assert [line["bytes"] for line in lines] == [60, 50, 90]
     assert (total["text"], total["bytes"]) == ("3 documents", 200)
     assert total["tokens"] == sum(line["tokens"] for line in lines)
     mean = sum(line["nats_per_token"] * line["tokens"] for line in lines) / total["tokens"]
     assert total["nats_per_token"] == pytest.approx(mean)
-    table = run(*arguments)[1]
+    table = run(*arguments).out
     for shown in (f"{total['nats_per_token']:.4f}", f"{total['bits_per_byte']:.4f}", "200  3 documents\n"):
         assert shown in table
 
 
-@pytest.fixture
-def settings(run_dir, tmp_path, monkeypatch):
-    """``settings(data, ...)`` makes the model a run that was trained on this text."""
-    monkeypatch.chdir(tmp_path)
-
-    def write(*data, doc_separator="", val_data=None, val_fraction=0.1):
-        text = f"data = {json.dumps(data)}\ndoc_separator = {json.dumps(doc_separator)}\n"
-        text += f"val_data = {json.dumps([val_data])}\n" if val_data else ""
-        (run_dir / "config.toml").write_text(text, encoding="utf-8")
-        documents, val = (
-            open_documents(names, doc_separator=doc_separator) if all(names) else None for names in (data, [val_data])
-        )
-        tokenizer = load_tokenizer(run_dir)
-        tokenize(run_dir, documents, tokenizer, val_fraction=val_fraction, val_documents=val)
-
-    return write
-
-
 @pytest.mark.usefixtures("each_processor")
-def test_without_data_the_validation_text_of_the_run_is_scored(run, settings, tmp_path):
-    documents = [TEXT[:480], TEXT[480:], TEXT[:80], TEXT[:41]]
-    (tmp_path / "text.txt").write_text("%".join(documents), encoding="utf-8")
-    settings("text.txt", val_fraction=0.3, doc_separator="%")
-    (tmp_path / "text.txt").unlink()  # the run directory has its tokens
+@pytest.mark.parametrize("val", [["--val_fraction", 0.3], ["--val_data", "end.txt"]])
+def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, val):
+    """In which dropout has no effect."""
+    for name, end in (("documents.txt", 480), ("end.txt", 150)):
+        Path(name).write_text(f"{TEXT[:end]}%{TEXT[end:]}%{TEXT[:80]}%{TEXT[:41]}", encoding="utf-8")
+    trained("documents.txt", "--doc_separator", "%", *val)
+    Path("documents.txt").unlink()  # the run directory has its tokens
     code, out, err = run("--json")
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
-    assert re.search(r"note: scoring the last [\d.]+% of text\.txt, the run's validation text", err)
-    found = json.loads(out)
-    dataset = load_dataset(tmp_path / "run")
-    loss = NextTokenLoss(load_model(tmp_path / "run"))
-    trained = validation_loss(loss, dataset, TrainArgs(eval_tokens=10**9), CONTEXT, Ranks())
-    assert found["nats_per_token"] == pytest.approx(trained, rel=1e-5)
-    assert found["bits_per_byte"] == pytest.approx(dataset.bits_per_byte(trained), rel=1e-5)
+    scored = "end.txt" if "end.txt" in val else r"the last [\d.]+% of documents\.txt"
+    assert re.search(f"note: scoring {scored}, the run's validation text", err)
+    found, metrics = json.loads(out), json.loads(Path("run/metrics.jsonl").read_bytes())
+    assert found["nats_per_token"] == pytest.approx(metrics["val_loss"], rel=1e-5)
+    assert found["bits_per_byte"] == pytest.approx(metrics["val_bits_per_byte"], rel=1e-5)
+    dataset = load_dataset(Path("run"))
     assert (found["tokens"], found["bytes"]) == (dataset.val_tokens, dataset.val_bytes)
-    assert "validation text\n" in run()[1]
+    assert "validation text\n" in run().out
 
 
-def test_the_named_validation_text_of_the_run_is_scored(run, settings, tmp_path):
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    (tmp_path / "end.txt").write_text(TEXT[:150], encoding="utf-8")
-    settings("text.txt", val_data="end.txt")
-    found = json.loads(run("--json")[1])
-    given = json.loads(run("--data", "end.txt", "--json")[1].splitlines()[-1])
-    assert (found["tokens"], found["bytes"]) == (given["tokens"], given["bytes"])
-    assert found["nats_per_token"] == pytest.approx(given["nats_per_token"], rel=1e-4)
+def test_scoring_training_text_prints_a_note(trained, run):
+    Path("b.txt").write_text(TEXT, encoding="utf-8")
+    trained("text.txt")
+    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", Path("text.txt").absolute()).err
+    assert "run was trained on this text: scores" in run("--data", "text.txt").err
+    assert run("--data", "b.txt").err == ""
+    Path("run/tokens.json").write_text("{", encoding="utf-8")
+    assert run("--data", "text.txt").err == "", "the training text is not known"
 
 
-def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
-    for name in ("a.txt", "b.txt"):
-        (tmp_path / name).write_text(TEXT, encoding="utf-8")
-    settings("a.txt")
-    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", tmp_path / "a.txt")[2]
-    assert "run was trained on this text: scores" in run("--data", "a.txt")[2]
-    assert run("--data", "b.txt")[2] == ""
-    (tmp_path / "run" / "tokens.json").write_text("{", encoding="utf-8")
-    assert run("--data", "a.txt")[2] == "", "the training text is not known"
-
-
-def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(run, settings, tmp_path):
-    (tmp_path / "a.txt").write_text("\n<|endoftext|>\n".join([TEXT] * 6), encoding="utf-8")
+def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(trained, run, run_dir):
+    Path("a.txt").write_text("\n<|endoftext|>\n".join([TEXT] * 6), encoding="utf-8")
     _, out, err = run("--data", "a.txt")
     assert "6 documents" in out
     assert "note: documents are separated by <|endoftext|>; to score it as text: --doc_separator ''" in err
-    (tmp_path / "b.txt").write_text(TEXT, encoding="utf-8")
-    settings("b.txt")
-    assert "  a.txt\n" in run("--data", "a.txt")[1]
-    assert "6 documents" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>")[1]
-
-
-def test_a_directory_without_a_text_is_told_to_name_one(run, run_dir, tmp_path):
-    assert "is not a run of train.py" in run()[2]
-    (run_dir / "config.toml").write_text('data = "a.txt"\n', encoding="utf-8")
-    code, out, err = run()
-    assert (code, out) == (2, "")
-    assert re.search("error: .*tokens.json is missing: ", err)
+    run_dir.rename("model")
+    trained("text.txt")
+    assert "  a.txt\n" in run("--data", "a.txt").out
+    assert "6 documents" in run("--data", "a.txt", "--doc_separator", "<|endoftext|>").out
 
 
 def test_a_perplexity_does_not_overflow():
@@ -196,12 +170,11 @@ def test_a_perplexity_does_not_overflow():
 
 
 @pytest.mark.usefixtures("each_processor")
-def test_a_loss_that_is_not_finite_is_an_error(run_dir, tmp_path, run):
+def test_a_loss_that_is_not_finite_is_an_error(run_dir, run):
     model = load_model(run_dir)
     with torch.no_grad():
         model.norm.weight.fill_(3e38)  # the logits overflow
     save_model(model, run_dir)
-    (tmp_path / "text.txt").write_text(TEXT, encoding="utf-8")
-    code, out, err = run("--data", tmp_path / "text.txt")
+    code, out, err = run("--data", "text.txt")
     assert (code, out) == (2, "")
     assert re.search("error: the loss is (nan|inf): ", err)

@@ -15,6 +15,8 @@ from training_helpers import trainer
 
 from model import ModelArgs
 from model.cli import read_toml
+from model.text.dataset import load_dataset, tokenize
+from model.text.sources import open_documents
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import load_state, read_metrics
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, save_model, save_tokenizer
@@ -43,7 +45,8 @@ def read_llama2c(path: Path) -> None:
 
 
 def read_run(path: Path) -> None:
-    """Read everything that train.py --resume reads, except the text."""
+    """Read everything that train.py --resume reads."""
+    load_dataset(path)
     read_metrics(path / "metrics.jsonl")
     read_toml(path / "config.toml", *SETTINGS_CLASSES)
     resumed = trainer(path, resume=True)
@@ -55,7 +58,7 @@ READERS = {
     "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"]),
     "meta": (read_meta, ["params.json", "consolidated.00.pth"]),
     "llama2c": (read_llama2c, ["model.bin"]),
-    "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml"]),
+    "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml", "tokens.bin", "tokens.json"]),
     "study": (open_model, ["config.json", "model.safetensors"]),
 }
 CASES = [(place, file, broken_bytes()) for place, (_, files) in READERS.items() for file in files]
@@ -80,6 +83,8 @@ def sound(tmp_path_factory) -> Path:
     llama2c.save(model, base / "llama2c" / "model.bin")
     (base / "run").mkdir()
     trainer(base / "run", eval_every=2, max_steps=4).run()
+    (base / "text.txt").write_text(TEXT, encoding="utf-8")
+    tokenize(base / "run", open_documents([base / "text.txt"]), tokenizer)
     (base / "run" / "config.toml").write_text('max_steps = 4\nlr = 0.01\ndata = ["a"]\n', encoding="utf-8")
     save_model(build_scheme(ARGS, "t5"), study)
     save_tokenizer(tokenizer, study)

@@ -1,6 +1,5 @@
 """train.py from the command line. Most tests run it in this process, to save the seconds of importing PyTorch."""
 
-import io
 import json
 import os
 import re
@@ -14,8 +13,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import file_size_limit, run_in_process
-from training_helpers import torchrun
+from script_helpers import file_size_limit
+from training_helpers import metrics, torchrun
 
 import train
 from model.training import choice
@@ -39,32 +38,41 @@ def _temporary_folder(tmp_path, monkeypatch):
     Path("small.toml").write_text(config, encoding="utf-8")
 
 
-def run(*argv: str) -> int:
-    return run_in_process(train.main, "train.py", *argv)
-
-
 def all_files() -> dict[Path, bytes]:
     """The content of all files in the folder, except the cache, which a failing run may fill."""
     return {path: path.read_bytes() for path in Path().rglob("*") if path.is_file() and path.parts[0] != "cache"}
 
 
-def error_of(capsys, *argv: str) -> str:
-    """Run a command that must fail with one line and change no file; returns the message."""
-    before = all_files()
-    assert run(*argv) == 2
-    out, err = capsys.readouterr()
-    assert out == ""
-    assert err.startswith("train.py: error: ")
-    assert err.count("\n") == 1, err
-    assert "Traceback" not in err
-    assert all_files() == before
-    return err.removeprefix("train.py: error: ")
+@pytest.fixture
+def run(start):
+    """``run(*flags)`` -> (exit code, stdout, stderr)."""
+    return lambda *flags: start(train, *flags)
 
 
-def stderr_of(capsys, *argv: str) -> str:
-    """Run a command that must succeed; returns its stderr."""
-    assert run(*argv) == 0
-    return capsys.readouterr().err
+@pytest.fixture
+def trained(run):
+    """``trained(*flags)`` is the stderr of a run that ends well."""
+
+    def call(*flags: object) -> str:
+        code, _, err = run(*flags)
+        assert code == 0, err
+        return err
+
+    return call
+
+
+@pytest.fixture
+def error_of(run):
+    """``error_of(*flags)`` is the message of a command that must fail with one line and change no file."""
+
+    def call(*flags: object) -> str:
+        before = all_files()
+        code, out, err = run(*flags)
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert all_files() == before
+        return err
+
+    return call
 
 
 def rows(text: str) -> dict[str, str]:
@@ -72,125 +80,81 @@ def rows(text: str) -> dict[str, str]:
     return {line[:14].strip(): line[15:] for line in text.splitlines()}
 
 
-def metrics(directory: str) -> list[dict]:
-    return [json.loads(line) for line in Path(directory, "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
-
-
 def steps(directory: str) -> list[int]:
     return [line["step"] for line in metrics(directory)]
 
 
-def test_a_recognized_separator_is_printed_and_saved_with_the_run(capsys):
-    Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
-    err = stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--out_dir", "out", "--sample_every", "4")
-    assert rows(err)["documents"] == "200 documents, separated by '<|endoftext|>'"
-    settings = tomllib.loads(Path("out/config.toml").read_text(encoding="utf-8"))
-    assert settings["doc_separator"] == "<|endoftext|>"
-    assert settings["start_text"] == "", "each line is a document, which is enough of them"
-    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "6")
-    assert steps("out") == [1, 2, 3, 4, 5, 6]
-    assert (
-        rows(stderr_of(capsys, "small.toml", "--data", "tagged.txt", "--doc_separator", ""))["documents"]
-        == "1 document"
-    )
+def settings_of(directory: str) -> dict:
+    return tomllib.loads(Path(directory, "config.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.usefixtures("each_processor")
-def test_a_run_directory_is_complete(capsys):
-    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
-    assert "python generate.py out" in err
+def test_a_run_directory_is_complete(trained):
+    Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
+    err = trained("small.toml", "--data", "tagged.txt", "--out_dir", "out")
+    assert rows(err)["documents"] == "200 documents, separated by '<|endoftext|>'"
+    assert rows(err)["next"] == "python generate.py out"
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}
+    assert not [path for path in Path().rglob("*") if path.suffix in (".pt", ".pkl", ".tmp")]
+    assert settings_of("out")["doc_separator"] == "<|endoftext|>"
     assert steps("out") == [1, 2, 3, 4]
     keys = set().union(*metrics("out"))
     assert keys == {"step", "train_loss", "val_loss", "val_bits_per_byte", "lr", "grad_norm", "tokens_per_second"}
     tokenizer = load_tokenizer("out")
-    assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT))
+    assert load_model("out").args.vocab_size == tokenizer.vocab_size == 259 + len(set(TEXT) - {"\n"})
     assert tokenizer.decode(tokenizer.encode(TEXT)) == TEXT
-    assert not list(Path("out").glob(".*.tmp"))
-    assert not list(Path().rglob("*.pt")) + list(Path().rglob("*.pkl")) + list(Path().rglob("*.bin.tmp"))
 
 
-def test_text_and_runs_are_accepted_as_arguments_without_a_flag(capsys):
+def test_text_and_runs_are_accepted_as_arguments_without_a_flag(trained):
     Path("more.txt").write_text(TEXT[::-1], encoding="utf-8")
-    small = [word for name, value in SETTINGS.items() for word in (f"--{name}", str(value))]
-    stderr_of(capsys, "text.txt", "more.txt", *small)
-    config = Path("runs/text/config.toml").read_text(encoding="utf-8")
-    assert 'data = ["text.txt", "more.txt"]' in config
-    stderr_of(capsys, "small.toml", "text.txt")
-    stderr_of(capsys, "--max_steps", "5", "--resume", "runs/text")
+    trained("text.txt", "more.txt", *(f"--{name}={value}" for name, value in SETTINGS.items()))
+    assert settings_of("runs/text")["data"] == ["text.txt", "more.txt"]
+    trained("--max_steps", "5", "--resume", "runs/text")
     assert steps("runs/text") == [1, 2, 3, 4, 5]
+    trained("small.toml", "text.txt")
     assert steps("runs/small") == [1, 2, 3, 4]
 
 
+def interrupted(*_, **__):
+    raise KeyboardInterrupt
+
+
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
-def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(capsys, monkeypatch, spec):
-    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(TEXT.encode()), encoding="utf-8"))
+def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(
+    start, trained, error_of, monkeypatch, spec
+):
     Path("story.txt").write_text(TEXT, encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr(train, "Trainer", interrupted)  # before its first step
-        assert run("small.toml", "--data", spec, "--out_dir", "out") == 130
+        assert start(train, "small.toml", "--data", spec, "--out_dir", "out", stdin=TEXT.encode()).code == 130
     Path("story.txt").unlink()
     Path("out").rename("moved")
-    stderr_of(capsys, "--resume", "moved", "--eval_every", "3")
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "straight", "--eval_every", "3")
+    trained("--resume", "moved", "--eval_every", "3")
+    trained("small.toml", "--data", "text.txt", "--out_dir", "straight", "--eval_every", "3")
     assert Path("moved/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     Path("moved/tokens.bin").unlink()
-    assert "moved/tokens.bin has 0 bytes" in error_of(capsys, "--resume", "moved", "--max_steps", "9")
+    assert "moved/tokens.bin has 0 bytes" in error_of("--resume", "moved", "--max_steps", "9")
 
 
-def test_two_concurrent_runs_get_different_directories_or_are_refused(capsys, monkeypatch):
-    """The second one starts while the first one has prepared its text."""
-    codes = []
-
-    def prepare_and_start_another(*args):
-        text = prepare_text(*args)
-        monkeypatch.setattr(train, "prepare_text", prepare_text)
-        codes.append(run("small.toml", "--data", "text.txt", "--seed", "7", *out_dir))
-        return text
-
-    prepare_text = train.prepare_text
-    for out_dir, code in ([], 0), (["--out_dir", "out"], 2):
-        monkeypatch.setattr(train, "prepare_text", prepare_and_start_another)
-        err = stderr_of(capsys, "small.toml", "--data", "text.txt", *out_dir)
-        assert codes.pop() == code
-        assert ("out is in use by another trainer" in err) == bool(code)
-    for name, seed in ("runs/small", 1337), ("runs/small-2", 7), ("out", 1337):
-        settings = tomllib.loads(Path(name, "config.toml").read_text(encoding="utf-8"))
-        assert (settings["out_dir"], settings["seed"]) == (name, seed)
-        assert steps(name) == [1, 2, 3, 4]
-
-
-def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(capsys):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out")
+def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(run, trained):
+    trained("small.toml", "--data", "text.txt", "--out_dir", "out")
     before = {path: path.read_bytes() for path in Path("out").glob("*.safetensors")}
     with file_size_limit(4000):
-        assert run("--resume", "--out_dir", "out", "--max_steps", "10") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert re.search(r"^train.py: error: .*File too large", line)
+        code, _, err = run("--resume", "--out_dir", "out", "--max_steps", "10")
+    assert code == 2
+    assert re.search(r"^train.py: error: .*File too large", err.splitlines()[-1])
     assert {path: path.read_bytes() for path in Path("out").glob("*.safetensors")} == before
     assert not list(Path("out").glob(".*.tmp"))
-    stderr_of(capsys, "--resume", "--out_dir", "out", "--max_steps", "10")
+    trained("--resume", "--out_dir", "out", "--max_steps", "10")
     assert steps("out") == list(range(1, 11))
 
 
-def test_running_out_of_memory_ends_the_run_with_advice(capsys, monkeypatch):
-    def run_out_of_memory(*_):
-        raise torch.OutOfMemoryError("CUDA out of memory.\nTried to allocate 7 GiB")
-
-    monkeypatch.setattr("model.training.loss.NextTokenLoss.forward", run_out_of_memory)
-    assert run("small.toml", "--data", "text.txt", "--out_dir", "out", "--device", "cpu") == 2
-    line = capsys.readouterr().err.splitlines()[-1]
-    assert line.endswith("error: cpu has too little free memory: lower --micro_batch_size, or train a smaller model")
-
-
 @pytest.mark.usefixtures("each_processor")
-def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(capsys):
-    stderr_of(capsys, "small.toml", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
+def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(trained, error_of):
+    trained("small.toml", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
     tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--eval_tokens", "100"]
-    frozen = ["--max_steps", "1", "--lr", "1e-9"]
-    err = stderr_of(capsys, *tune, "--out_dir", "tuned", *frozen)
-    assert "lr 1e-09, " in err
+    err = trained(*tune, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9")
     base, tuned = (load_model(name) for name in ("base", "tuned"))
     assert tuned.args == base.args
     assert all(torch.allclose(a, b, atol=1e-6) for a, b in zip(base.parameters(), tuned.parameters()))
@@ -198,10 +162,10 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(caps
     first, last = metrics("tuned")[0], metrics("base")[-1]
     assert first["val_loss"] == pytest.approx(last["val_loss"], rel=0.01)
     assert f"before the first step: validation {first['val_loss']:.3f} nats per token" in err
-    stderr_of(capsys, "--resume", "--out_dir", "tuned", "--max_steps", "2")
+    trained("--resume", "--out_dir", "tuned", "--max_steps", "2")
     assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
     save_model(base, "copy")
-    assert "copy has no tokenizer" in error_of(capsys, *tune, "--init_from", "copy")
+    assert "copy has no tokenizer" in error_of(*tune, "--init_from", "copy")
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -229,18 +193,16 @@ def test_the_run_goes_on_if_nobody_reads_the_output():
     assert steps("out") == [1, 2, 3, 4]
 
 
-def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(capsys):
-    err = stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
-    assert "trained        1 step, 64 tokens" in err
-    assert "validation     5." in err
+def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(trained):
+    err = trained("small.toml", "--data", "text.txt", "--out_dir", "out", "--minutes", "1e-7")
+    assert rows(err)["trained"].startswith("1 step, 64 tokens")
+    assert rows(err)["validation"].startswith("5.")
     assert load_model("out")
-    assert run("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2") == 0
+    trained("--resume", "--out_dir", "out", "--minutes", "10", "--max_steps", "2")
     assert steps("out") == [1, 2]
-    assert run("--resume", "--out_dir", "out", "--max_steps", "1") == 0
-    assert steps("out") == [1, 2], "more than max_steps"
 
 
-def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resumed():
+def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resumed(trained):
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():
         time.sleep(0.01)
@@ -250,57 +212,51 @@ def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resum
     assert "stopped by SIGTERM" in err
     assert "python train.py --resume out" in err
     last = steps("out")[-1]
-    assert run("--resume", "--out_dir", "out", "--max_steps", str(last + 1)) == 0
+    trained("--resume", "--out_dir", "out", "--max_steps", str(last + 1))
     assert steps("out") == list(range(1, last + 2))
 
 
 @pytest.fixture
-def speed(monkeypatch):
-    """A fixed speed, so that the choice does not depend on a clock."""
+def _fixed_speed(monkeypatch):
+    """So that the choice does not depend on a clock."""
     monkeypatch.setattr(choice, "measure_speed", lambda run, model, *rest: 3e9 / count_parameters(model).hidden)
 
 
-def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(capsys, speed):
+MINUTES = ["--data", "text.txt", "--tokenizer", "char", "--minutes"]
+
+
+@pytest.mark.usefixtures("_fixed_speed")
+def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(trained):
     """The saved settings include the choice, so that the run can be resumed and repeated."""
-    err = stderr_of(
-        capsys, "--data", "text.txt", "--tokenizer", "char", "--minutes", "0.02", "--out_dir", "first", "--seed", "4"
-    )
-    settings = tomllib.loads(Path("first/config.toml").read_text(encoding="utf-8"))
+    err = trained(*MINUTES, "0.02", "--out_dir", "first", "--seed", "4")
+    settings = settings_of("first")
     assert (settings["dim"], settings["n_layers"], settings["minutes"]) == (*LADDER[0][:2], 0.02)
-    assert f"{settings['n_layers']} layers of width {settings['dim']}" in err
-    assert re.search(r"expected       about [\d,]+ steps?, .* epochs, in .* at [\d,]+ tokens/s", err)
+    assert f"{settings['n_layers']} layers of width {settings['dim']}" in rows(err)["model"]
     assert load_model("first").args.dim == settings["dim"]
-    stderr_of(capsys, "first/config.toml", "--out_dir", "again")
-    repeated = tomllib.loads(Path("again/config.toml").read_text(encoding="utf-8"))
-    assert repeated | {"out_dir": "first"} == settings
-    assert run("--resume", "--out_dir", "first", "--minutes", "0.03") == 0
+    trained("first/config.toml", "--out_dir", "again")
+    assert settings_of("again") | {"out_dir": "first"} == settings
+    trained("--resume", "--out_dir", "first", "--minutes", "0.03")
 
 
-@pytest.mark.usefixtures("each_processor")
-def test_plan_prints_the_announcement_and_writes_nothing(capsys, speed):
+@pytest.mark.usefixtures("each_processor", "_fixed_speed")
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        ([*MINUTES, "3"], r"10\.\d epochs, in 00:"),  # 10 epochs of 3 KB take seconds of the minutes
+        ([*MINUTES, "3", "--max_steps", "5"], "about 5 steps"),
+        (["small.toml", "text.txt"], "about 4 steps"),
+        (["text.txt", "--init_from", "base", "--minutes", "1"], "epochs, in "),
+    ],
+)
+def test_the_command_that_a_plan_prints_has_the_same_plan_and_nothing_is_written(run, trained, flags, expected):
+    if "base" in flags:
+        trained("small.toml", "--data", "text.txt", "--out_dir", "base", "--rope_theta", "500.0")
     before = all_files()
-    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--plan") == 0
-    out = capsys.readouterr().out
-    for row in ("model", "memory", "text", "training", "expected", "command"):
-        assert re.search(rf"^{row} ", out, re.MULTILINE)
-    assert "bytes each, vocabulary of" in out
-    assert re.search(r"expected .* 1\d\.\d epochs, in 00:", out), "12 epochs of 3 KB take seconds of the minutes"
-    assert run("small.toml", "--data", "text.txt", "--plan") == 0
-    assert run("--data", "text.txt", "--tokenizer", "char", "--minutes", "3", "--max_steps", "5", "--plan") == 0
-    assert "about 5 steps" in capsys.readouterr().out
+    planned = rows(run(*flags, "--plan").out)
+    assert re.search(expected, planned["expected"])
+    assert "bytes each, vocabulary of" in planned["text"]
+    code, out, _ = run(*shlex.split(planned["command"])[2:], "--plan")
+    assert code == 0
+    for name in ("model", "memory", "text", "training", "command"):
+        assert rows(out)[name] == planned[name]
     assert all_files() == before
-    assert not Path("runs").exists()
-
-
-def interrupted(*_, **__):
-    raise KeyboardInterrupt
-
-
-def test_the_command_of_a_fine_tuning_plan_is_complete(capsys, speed):
-    stderr_of(capsys, "small.toml", "--data", "text.txt", "--out_dir", "base", "--rope_theta", "500.0")
-    assert run("text.txt", "--init_from", "base", "--minutes", "1", "--plan") == 0
-    planned = rows(capsys.readouterr().out)
-    assert run(*shlex.split(planned["command"])[2:], "--plan") == 0
-    repeated = rows(capsys.readouterr().out)
-    for name in ("model", "text", "training", "command"):
-        assert repeated[name] == planned[name]

@@ -1,21 +1,22 @@
 """A user's mistake is one line that names it, with exit code 2, and nothing is written: one table for all programs."""
 
 import shlex
+import shutil
 from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
-from script_helpers import run_in_process, save_run
+from script_helpers import save_run
 
 from model import ModelArgs, Transformer
-from model.rope_scaling import RopeScaling
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 TEXT = "The ropewalk is a long lane where rope is laid. " * 50
 CONTEXT = 2400
 LONG = "The fox " * 2000
+MANY = f"generate.py run --num_samples 1000000 --batch_size {2**40}"
 NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 
 SMALL = """\
@@ -36,75 +37,52 @@ WRONG = [
     ("train.py run", "run is a model: --resume run continues its run, --init_from run fine-tunes it"),
     ("train.py text.txt --dim 32 more.txt", "unknown argument 'more.txt': did you mean --data more.txt?"),
     ("train.py small.toml empty.txt", "empty.txt does not exist, is empty, or is neither"),
-    ("train.py small.toml one_line", "too short to be divided into training and validation text"),
-    ("train.py small.toml latin", "latin"),
     ("train.py small.toml text.txt --dim 100 --n_heads 3", "dim is 100, not a multiple of n_heads 3"),
     ("train.py small.toml text.txt --tokenizer bpe --vocab_size 100000", "vocab_size 100000 is too large"),
-    ("train.py small.toml text.txt --tokenizer text.txt", "text.txt"),
     (f"train.py small.toml text.txt --dim {2**20}", "this run needs about"),
     (f"train.py small.toml text.txt --n_layers {10**9}", "lower dim, n_layers or vocab_size"),
-    ("train.py small.toml text.txt --init_from nowhere", "nowhere does not exist"),
     ("train.py --resume --plan", "--plan is for a new run: leave --resume out"),
     ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
     (
         "train.py text.txt --micro_batch_size -3 --dropout 2",
         "micro_batch_size is -3: give a whole number of at least 1;",
     ),
-    ("train.py text.txt --device abacus", "device is 'abacus'"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
-    ("train.py text.txt --out_dir text.txt", "text.txt: "),
     ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
     ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
-    ("train.py text.txt --init_from run --tokenizer bpe", "tokenizer is bpe, which would train a new one, but run"),
-    ("train.py --resume started --max_seq_len 4", "started cannot be resumed with max_seq_len 256 -> 4: leave it out"),
     ("train.py text.txt --fsdp --optimizer muon", "optimizer is muon, which needs whole matrices, but fsdp"),
-    ("generate.py run --temperature -1", "temperature is -1.0: give a number of at least 0"),
     ("generate.py run --top_p 2 --seed -1", "top_p is 2.0: give a number from 1e-09 to 1; seed is -1"),
     ("generate.py run --max_new_tokens 5000", f"the context of {CONTEXT} (max_seq_len): shorten it, lower"),
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
-    (
-        f"generate.py run --device cpu --num_samples 1000000 --batch_size {2**40} --max_new_tokens 2000",
-        "1,000,000 texts of",
-    ),
+    (f"{MANY} --device cpu --max_new_tokens 2000", "1,000,000 texts of"),
     ("generate.py run --stop ''", "stop string is empty"),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),
     ("generate.py run --chat --prompt x --template_var x", "'x' is not of the form NAME=VALUE: write for example"),
-    ("chat.py run --system x", "has no chat template"),
     ("chat.py run --context 5000", f"context is 5000: the network allows 1 to {CONTEXT}"),
-    ("generate.py run --tokenizer /no/such/file", "/no/such/file"),
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
-    ("train.py --wandb", "'--wandb': try --help"),  # similar to --plan, but not enough
-    ("generate.py run --seed", "--seed: expected one argument"),
     ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
-    ("generate.py run --dtype int4", "dtype is 'int4': give one of auto, float32"),
     ("generate.py run Tim went", "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
     ("generate.py", "start one with `python train.py`"),
+    ("generate.py started", "started is a run without weights yet: they are saved at its first validation"),
     ("generate.py nowhere", "nowhere does not exist"),
     (f"generate.py '{LONG}'", 'did you mean --prompt "The fox'),
     ("evaluate.py run", "is not a run of train.py, or its config.toml cannot be read: name the text to score with"),
+    ("evaluate.py theta", "theta/tokens.json is missing"),
     ("evaluate.py run --stride 3", "cannot be used with the run's validation text: add --data"),
     ("evaluate.py run --data text.txt --stride 2401", "stride is 2401: windows are 2,400 tokens long"),
     ("evaluate.py run text.txt", "did you mean --data text.txt?"),
-    ("convert.py nowhere x --to hf", "nowhere does not exist"),
     ("convert.py other x --to hf", "other has no config.json"),
     ("convert.py run other --to hf", "other exists"),
-    ("convert.py run link --to hf", "link exists"),
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("generate.py y.tokenizer.bin", "`python convert.py y.tokenizer.bin NEW_DIRECTORY`"),
-    (
-        "generate.py run --tokenizer y.tokenizer.bin",
-        "y.tokenizer.bin is in llama2.c's format: give the tokenizer.model",
-    ),
-    ("convert.py run x --to hf --dtype int8", "int8"),
+    ("generate.py run --tokenizer y.tokenizer.bin", "y.tokenizer.bin is in llama2.c's format: give the tokenizer"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
     ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),
     ("convert.py theta x --to llama2c", "rope_theta is 5"),
-    ("convert.py scaled x --to meta", "rope_scaling is"),
-    ("convert.py qwen x --to meta", "qkv_bias"),
     ("convert.py run y.bin --to llama2c", "y.tokenizer.bin exists"),
 ]
 
@@ -117,34 +95,56 @@ def folder(tmp_path_factory):
     torch.manual_seed(0)
     save_run(path / "run", TEXT, scale=1, **size)
     save_tokenizer(load_tokenizer(train_tokenizer([TEXT], path / "unused.model", vocab_size=300)), path / "other")
-    changes = {"theta": {"rope_theta": 5e5}, "scaled": {"rope_scaling": RopeScaling("linear", 2.0)}}
-    for name, change in (changes | {"qwen": {"qkv_bias": True}}).items():
-        save_model(Transformer(ModelArgs(**size, **change)), path / name)
-        save_tokenizer(load_tokenizer(path / "run"), path / name)
+    save_model(Transformer(ModelArgs(**size, rope_theta=5e5)), path / "theta")
+    save_tokenizer(load_tokenizer(path / "run"), path / "theta")
     (path / "text.txt").write_text(TEXT, encoding="utf-8")
     (path / "started").mkdir()
     (path / "started" / "config.toml").touch()
+    (path / "theta" / "config.toml").write_text('data = "text.txt"', encoding="utf-8")
     (path / "small.toml").write_text(SMALL, encoding="utf-8")
     (path / "bad.toml").write_text("batchsize = 3", encoding="utf-8")
-    (path / "one_line").write_text("To be, or not.", encoding="utf-8")
-    (path / "latin").write_bytes("Grüße ".encode("latin-1") * 100)
     (path / "empty.txt").touch()
     (path / "y.tokenizer.bin").touch()
-    (path / "link").symlink_to("nowhere")
     return path
 
 
+@pytest.fixture
+def run(start):
+    """``run(command)`` -> (exit code, stdout, stderr)."""
+
+    def call(command):
+        program, *arguments = shlex.split(command)
+        return start(import_module(program.removesuffix(".py")), *arguments)
+
+    return call
+
+
 @pytest.mark.parametrize(("command", "words"), WRONG)
-def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, capsys, command, words):
+def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, run, command, words):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
     before = sorted(Path().rglob("*"))
-    program, *arguments = shlex.split(command)
-    code = run_in_process(import_module(program.removesuffix(".py")).main, program, *arguments)
-    out, err = capsys.readouterr()
-    assert (code, out) == (2, "")
-    assert err.startswith(f"{program}: error: ")
-    assert err.count("\n") == 1
+    code, out, err = run(command)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith(f"{command.split()[0]}: error: ")
     assert words in err
     assert sorted(Path().rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("command", "allocates", "advice"),
+    [
+        ("train.py small.toml text.txt", "model.training.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
+        ("generate.py run --prompt a", "generate.load_network", "give a smaller model, or lower --max_new_tokens"),
+        ("evaluate.py run --data text.txt", "evaluate.load_network", "give a smaller model"),
+    ],
+)
+def test_too_little_memory_names_the_device_and_what_helps(
+    folder, tmp_path, monkeypatch, run, command, allocates, advice
+):
+    monkeypatch.chdir(shutil.copytree(folder, tmp_path / "folder", symlinks=True))
+    monkeypatch.setattr(allocates, lambda *_, **__: torch.empty(2**60))
+    code, _, err = run(f"{command} --device cpu")
+    assert code == 2
+    assert f"error: cpu has too little free memory: {advice}" in err.splitlines()[-1]

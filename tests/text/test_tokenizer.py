@@ -127,14 +127,3 @@ def test_bos_may_be_named_beside_a_tokenizer_json_that_does_not_put_it_before_te
     settings = {"bos_token": "<begin>", "add_bos_token": True}  # as DeepSeek's
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it") == original.encode("it")
-
-
-@pytest.mark.parametrize("content", [b"", b"\x00junk" * 9, b"{}", "日本".encode()])
-def test_a_file_in_another_format_is_refused_in_one_line(content, tmp_path):
-    pytest.importorskip("tokenizers")
-    file = tmp_path / "tokenizer"
-    file.write_bytes(content)
-    for read in (SentencePieceTokenizer, HFTokenizer):
-        with pytest.raises(ValueError, match="tokenizer") as error:
-            read(file)
-        assert "\n" not in str(error.value)

@@ -5,11 +5,7 @@ import random
 import pytest
 
 from model.text.tokenizer import SentencePieceTokenizer
-from model.text.train_tokenizer import (
-    default_vocab_size,
-    spread_sample,
-    train_tokenizer,
-)
+from model.text.train_tokenizer import default_vocab_size, spread_sample, train_tokenizer
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n"
 
@@ -74,19 +70,13 @@ def test_the_sample_is_bounded_and_spread_over_the_whole_text():
 
 def test_the_default_vocab_size_grows_with_the_text_and_works_for_any_text(tmp_path):
     chinese = "".join(random.Random(3).choices([chr(0x4E00 + i) for i in range(2000)], range(2000, 0, -1), k=60_000))
-    for text in (ENGLISH, ENGLISH * 300, chinese, "a", "\n" * 500, "日本語\n" * 50):
+    common = "".join(chr(0x4E00 + i) for i in range(1000))
+    for text in (ENGLISH, ENGLISH * 300, chinese, "a", "\n" * 500, "日本語\n" * 50, common * 100 + "龜龘"):
         tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
         assert tokenizer.decode(tokenizer.encode(text)) == text
         assert tokenizer.decode(tokenizer.encode("天 x\t😀")) == "天 x\t😀"
+    assert len(tokenizer.encode(common, bos=False)) <= 1000
+    assert len(tokenizer.encode("龘", bos=False)) == 3, "the rarest of many characters are encoded as bytes"
     assert 259 + 1900 < SentencePieceTokenizer(train_tokenizer([chinese], tmp_path)).vocab_size < 3000
     characters = (1, 10**5, 3 * 10**5, 2 * 10**6, 10**8, 10**12)
     assert [default_vocab_size(count, 100) for count in characters] == [384, 512, 1024, 4096, 16384, 32768]
-
-
-def test_the_rarest_of_many_characters_are_encoded_as_bytes(tmp_path):
-    common = "".join(chr(0x4E00 + i) for i in range(1000))
-    text = common * 100 + "龜龘"
-    tokenizer = SentencePieceTokenizer(train_tokenizer([text], tmp_path))
-    assert len(tokenizer.encode(common, bos=False)) <= 1000
-    assert len(tokenizer.encode("龘", bos=False)) == 3
-    assert tokenizer.decode(tokenizer.encode(text)) == text

@@ -46,12 +46,13 @@ You are a helpful assistant.<|eot_id|>
 {% if message.role == 'assistant' %}ANSWER{% else %}{{ message.content }}<|eot_id|>{% endif %}
 {% endfor %}{% if add_generation_prompt %}<|start_header_id|>assistant
 {% endif %}"""
-STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML}
 # Qwen3's, shortened: the thinking of earlier answers is left out.
-QWEN3 = CHATML.replace("ANSWER", ANSWER).replace(
-    "{{ message.content }}<|eot_id|>{% endgeneration %}",
-    "{{ message.content if loop.last else message.content.split('</think>')[-1] }}<|eot_id|>{% endgeneration %}",
+QWEN3 = CHATML.replace(
+    "ANSWER",
+    "{% generation %}{{ message.content if loop.last else message.content.split('</think>')[-1] }}<|eot_id|>"
+    "{% endgeneration %}",
 )
+STYLES = {"llama2": LLAMA2, "llama3": HEADERS, "qwen2.5": CHATML, "qwen3": QWEN3}
 
 TALK = [
     {"role": "system", "content": "Be brief."},
@@ -82,36 +83,31 @@ def chat_of(tokenizer_directory, tmp_path):
     return build
 
 
-@pytest.mark.parametrize("style", STYLES)
-def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style):
-    """Except that transformers takes the name of a control token in a message for that token, unless it has a space."""
+@pytest.mark.parametrize(("style", "ends"), [("llama2", [5]), ("llama3", [5]), ("qwen2.5", [5]), ("qwen3", [3, 5])])
+def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style, ends):
+    """Except that transformers takes the name of a control token in a message for that token, unless it has a space.
+
+    A template that drops the thinking of earlier answers gives one example for each answer.
+    """
     chat, directory = chat_of(STYLES[style])
     reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    thinking = "<think>Hm.</think>" if style == "qwen3" else ""
     talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALK]
-    expected = reference.apply_chat_template(talk, return_assistant_tokens_mask=True, return_dict=True)
-    (found,) = examples(chat, TALK, 1000)
-    length = len(found.tokens)  # without what the template writes after the last answer
-    assert found.tokens == expected["input_ids"][:length]
-    assert found.counted == [bool(mark) for mark in expected["assistant_masks"][:length]]
-    assert not any(expected["assistant_masks"][length:])
-    assert found.text(chat.tokenizer).split() == (talk[2]["content"] + talk[4]["content"]).split()
-
-
-def test_a_template_that_drops_earlier_thinking_gives_one_example_for_each_answer(chat_of, transformers):
-    chat, directory = chat_of(QWEN3)
-    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    talk = [message | {"content": message["content"].replace("<|eot_id|>", "")} for message in TALK]
     for answer in (talk[2], talk[4]):
-        answer["content"] = f"<think>Hm.</think>{answer['content']}"
-    found = examples(chat, talk, 1000)
-    assert [example.answers for example in found] == [1, 1]
-    for end, example in zip((3, 5), found):
+        answer["content"] = thinking + answer["content"]
+    for end, example in zip(ends, examples(chat, talk, 1000), strict=True):
         expected = reference.apply_chat_template(talk[:end], return_assistant_tokens_mask=True, return_dict=True)
-        assert example.tokens == expected["input_ids"][: len(example.tokens)]
-        counted = [token for token, counts in zip(example.tokens, example.counted) if counts]
-        assert chat.tokenizer.decode(counted) == talk[end - 1]["content"]
-        marked = [token for token, mark in zip(expected["input_ids"], expected["assistant_masks"]) if mark]
-        assert marked[-len(counted) :] == counted
+        length = len(example.tokens)  # without what the template writes after the last answer
+        assert example.tokens == expected["input_ids"][:length]
+        assert not any(expected["assistant_masks"][length:])
+        marked = [bool(mark) for mark in expected["assistant_masks"][:length]]
+        if style == "qwen3":  # only the last answer counts
+            answer = length - marked[::-1].index(False)
+            marked = [False] * answer + marked[answer:]
+        assert example.counted == marked
+        assert example.answers == 2 / len(ends)
+        contents = talk[end - 1]["content"] if style == "qwen3" else talk[2]["content"] + talk[4]["content"]
+        assert example.text(chat.tokenizer).split() == contents.split()
 
 
 def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
@@ -120,12 +116,6 @@ def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
     assert examples(chat, TALK, len(whole.tokens)) == [whole]
     assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
     assert examples(chat, TALK, len(first.tokens) - 1) == []
-
-
-def test_a_template_that_never_ends_an_answer_is_refused(chat_of):
-    chat, _ = chat_of("{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}")
-    with pytest.raises(ValueError, match="no token that ends the assistant's turn"):
-        examples(chat, TALK, 1000)
 
 
 QUESTIONS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -197,70 +187,56 @@ def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
     found = []
     for processes, rows in ((1, 4), (1, 1), (2, 1)):
         work = partial(batches_of, tmp_path / "run", settings | {"micro_batch_size": rows})
-        if processes == 1:
-            work(Ranks())
-        else:
-            assert run_in_processes(2, work) == [0, 0]
+        assert run_in_processes(processes, work) == [0] * processes
         found.append(json.loads((tmp_path / "run" / f"losses-{processes}.json").read_text(encoding="utf-8")))
     assert found[1] == pytest.approx(found[0], rel=1e-5)
     assert found[2] == pytest.approx(found[0], rel=1e-5)
 
 
-def test_the_run_says_how_many_answers_were_left_out(tmp_path):
+def test_the_run_says_how_many_answers_were_left_out_and_samples_the_first_question_that_fits(tmp_path):
     rows = [{"messages": [user_message("Go."), {"role": "assistant", "content": "word " * n}]} for n in (1, 1, 100)]
     rows[1]["messages"] *= 2
     long = {"messages": [user_message("a " * 60), {"role": "assistant", "content": "Yes."}] * 2}
-    text = "\n".join(map(json.dumps, [*rows, long, rows[0], rows[0]]))
+    text = "\n".join(map(json.dumps, [long, *rows, rows[0], rows[0]]))
     (tmp_path / "chats.jsonl").write_text(text, encoding="utf-8")
     with pytest.warns(UserWarning, match="max_seq_len is 160: 2 of 8 answers are left out"):
-        prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
+        run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_seq_len=160)
+    assert run.train.sample_prompt == "Go."
 
 
-ROWS = [{"messages": [user_message("Hi"), TALK[2]]}] * 2
-
-
-@pytest.mark.parametrize(
-    ("row", "complaint"),
-    [
-        ({"messages": []}, "a.jsonl:3 has no message of the assistant"),
-        ({"messages": [user_message("Hi")]}, "a.jsonl:3 has no message of the assistant"),
-        ({"messages": [{"role": "tool", "content": "x"}]}, 'a.jsonl:3, message 1 has the role "tool": give one of'),
-        ({"messages": [TALK[1], {"role": "assistant"}]}, "a.jsonl:3, message 2 has null as its content: give a text"),
-        ({"text": "a text"}, "a.jsonl:3 has no list of messages, but the first row has one: correct or remove it"),
-        ({"messages": [*TALK, *TALK[1:]]}, "a.jsonl:3: the chat template of"),
-    ],
-)
-def test_a_row_that_is_no_conversation_is_refused_before_the_first_step(chat_of, tmp_path, row, complaint):
-    """Or one that the template refuses."""
-    raises = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
-    chat_of(STYLES["llama3"].replace("{% for message in messages %}", "{% for message in messages %}" + raises))
-    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, [*ROWS, row, *ROWS])), encoding="utf-8")
-    with pytest.raises(ValueError, match=re.escape(complaint)):
-        prepared(tmp_path / "run", tmp_path / "a.jsonl", tokenizer=str(tmp_path))
+ROW = {"messages": [user_message("Hi"), TALK[2]]}
+RAISES = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
+ENDLESS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
 
 
 @pytest.mark.parametrize(
-    ("settings", "complaint"),
+    ("row", "settings", "complaint"),
     [
-        ({"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
-        ({"val_data": ("b.txt",)}, "of data and val_data one holds conversations and the other texts"),
-        ({"doc_separator": "%"}, "doc_separator is '%', but the data are conversations: leave it out"),
-        ({"max_seq_len": 16}, "no conversation fits into a context of 16 tokens: give a larger max_seq_len"),
+        ({"messages": []}, {}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [user_message("Hi")]}, {}, "a.jsonl:3 has no message of the assistant"),
+        ({"messages": [{"role": "tool", "content": "x"}]}, {}, 'a.jsonl:3, message 1 has the role "tool": give one of'),
+        ({"messages": [TALK[1], {"role": "assistant"}]}, {}, "a.jsonl:3, message 2 has null as its content: give a"),
+        ({"text": "a text"}, {}, "a.jsonl:3 has no list of messages, but the first row has one: correct or remove it"),
+        ({"messages": [*TALK, *TALK[1:]]}, {"tokenizer": "raises"}, "a.jsonl:3: the chat template of"),
+        (ROW, {"tokenizer": "endless"}, "no token that ends the assistant's turn"),
+        (ROW, {"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
+        (ROW, {"val_data": ("b.txt",)}, "of data and val_data one holds conversations and the other texts"),
+        (ROW, {"doc_separator": "%"}, "doc_separator is '%', but the data are conversations: leave it out"),
+        (ROW, {"max_seq_len": 16}, "no conversation fits into a context of 16 tokens: give a larger max_seq_len"),
     ],
 )
-def test_settings_that_do_not_fit_conversations_are_refused(tmp_path, monkeypatch, settings, complaint):
+def test_a_row_or_a_setting_that_does_not_fit_is_refused_before_the_first_step(
+    chat_of, tmp_path, monkeypatch, row, settings, complaint
+):
     monkeypatch.chdir(tmp_path)
-    write_chats(Path("a.jsonl"))
+    template = {"raises": HEADERS.replace("{% for message in messages %}", "{% for message in messages %}" + RAISES)}
+    if settings.get("tokenizer") in ("raises", "endless"):
+        _, directory = chat_of(template.get(settings["tokenizer"], ENDLESS))
+        settings = {"tokenizer": str(directory)}
+    Path("a.jsonl").write_text("\n".join(map(json.dumps, [ROW, ROW, row, ROW, ROW])), encoding="utf-8")
     Path("b.txt").write_text("A text.", encoding="utf-8")
     with pytest.raises(ValueError, match=re.escape(complaint)):
-        prepared(tmp_path / "run", Path("a.jsonl"), **{"tokenizer": "char", **settings})
-
-
-@pytest.mark.parametrize(("context", "prompt"), [(64, "Say one!"), (48, "")])
-def test_the_first_question_that_fits_is_the_prompt_of_the_samples(tmp_path, context, prompt):
-    write_chats(tmp_path / "chats.jsonl")
-    run, _ = prepared(tmp_path / "run", tmp_path / "chats.jsonl", max_seq_len=context, tokenizer="char")
-    assert run.train.sample_prompt == prompt
+        prepared(Path("run"), Path("a.jsonl"), **{"tokenizer": "char", **settings})
 
 
 def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_over_transformers(

@@ -18,10 +18,3 @@ def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it(monkeypatch)
     halves = np.repeat(np.array([0, 1], np.uint16), 50_000)
     text = Dataset(halves, halves, 9, 9)
     assert unigram_loss(text, 2) == pytest.approx(math.log(2), rel=0.01)
-
-
-def test_bits_per_byte_do_not_depend_on_the_tokenizer():
-    """The same text as 80 tokens of 1 byte and as 20 tokens of 4 bytes, predicted equally well."""
-    coarse, fine = (Dataset(np.zeros(1), np.zeros(tokens + 1), val_bytes=80, val_tokens=tokens) for tokens in (20, 80))
-    assert coarse.bits_per_byte(4 * math.log(8)) == pytest.approx(3 * 1.0)
-    assert fine.bits_per_byte(math.log(8)) == pytest.approx(3.0)

@@ -62,13 +62,6 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(network, args, dtype
         assert error < (1e-5 if dtype == torch.float32 else 2e-2), name
 
 
-def test_targets_that_do_not_count_have_no_gradient():
-    model, (tokens, _) = model_of(ARGS), batch(ARGS)
-    loss = NextTokenLoss(model)(tokens, torch.full_like(tokens, -100))
-    assert loss.item() == 0
-    assert all(not grad.any() for grad in gradients(model, loss).values())
-
-
 @pytest.mark.parametrize("frozen", ["output", "tok_embeddings", "layers", "norm"])
 def test_frozen_parameters_get_no_gradient_and_the_others_the_same(frozen):
     model, (tokens, targets) = model_of(ARGS), batch(ARGS)

@@ -1,12 +1,15 @@
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from training_helpers import ARGS, trainer
 
 from model import Transformer
 from model.training.config import TrainArgs
-from model.training.optimizer import Muon, build_optimizers, lr_fraction, orthogonalize, set_learning_rate
+from model.training.optimizer import Muon, build_optimizers, lr_fraction, set_learning_rate
 
 
 def group_names(model: Transformer, optimizer: torch.optim.Optimizer) -> list[set[str]]:
@@ -37,17 +40,6 @@ def test_the_learning_rate_of_every_optimizer_is_a_fraction_of_the_peak():
     assert [group["lr"] for o in optimizers for group in o.param_groups] == pytest.approx([0.001] * 3)
 
 
-@pytest.mark.parametrize("shape", [(3, 8, 20), (2, 20, 8), (1, 8, 8)])
-def test_orthogonalized_matrices_keep_their_singular_vectors_and_have_singular_values_near_1(shape):
-    stack = torch.randn(shape)
-    orthogonal = orthogonalize(stack, (3.4445, -4.775, 2.0315), 5, 1e-7)
-    u, _, v = torch.linalg.svd(stack, full_matrices=False)
-    inner = u.mT @ orthogonal @ v.mT  # diagonal, if the vectors are the same
-    values = inner.diagonal(dim1=1, dim2=2)
-    assert (inner - values.diag_embed()).abs().max() < 1e-3
-    assert ((values > 0.3) & (values < 1.3)).all()
-
-
 def test_muon_steps_like_torchs_muon_up_to_its_lower_precision():
     start = [torch.randn(12, 30), torch.randn(30, 12), torch.randn(12, 30)]
     outcomes = []
@@ -64,35 +56,22 @@ def test_muon_steps_like_torchs_muon_up_to_its_lower_precision():
         assert (ours - torchs).norm() < 0.02 * (ours - before).norm()  # torch multiplies in bfloat16
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "auto"])
-def test_muon_multiplies_in_the_dtype_of_the_run_on_every_processor(tmp_path, monkeypatch, each_processor, dtype):
-    dtypes = set()
-
-    def recording(stack, *args):
-        dtypes.add(stack.dtype)
-        return orthogonalize(stack, *args)
-
-    monkeypatch.setattr("model.training.optimizer.orthogonalize", recording)
-    trainer(tmp_path, dtype=dtype, device="cpu", max_steps=1).step(1.0)
-    if dtype == "auto":
-        dtype = "bfloat16" if each_processor else "float32"
-    assert dtypes == {getattr(torch, dtype)}
+def test_muon_multiplies_in_the_dtype_of_the_run(tmp_path, each_processor):
+    """In bfloat16 its products are slow on a processor that emulates it, and less accurate than in float32."""
+    native = torch.bfloat16 if each_processor else torch.float32
+    for name, dtype in (("auto", native), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        _, muon = trainer(tmp_path, dtype=name, device="cpu").optimizers
+        assert muon.dtype == dtype
 
 
-@pytest.mark.parametrize(
-    ("decay_start", "done", "rate"),
-    [
-        (0.5, 0, 0.05),  # never 0
-        (0.5, 0.05, 0.5),
-        (0.5, 0.1, 1),
-        (0.5, 0.5, 1),
-        (0.5, 0.75, 0.6),  # half way down to 0.2
-        (0.5, 1, 0.2),
-        (0.5, 1.2, 0.2),  # with minutes, the last step may end past 1
-        (0, 0.09, 0.9),  # the decay cannot begin before the warm-up ends
-        (0, 0.55, 0.6),
-    ],
-)
-def test_the_learning_rate_warms_up_stays_at_its_peak_and_decays_to_min_lr(decay_start, done, rate):
-    args = TrainArgs(warmup=0.1, decay_start=decay_start, min_lr=0.2)
-    assert lr_fraction(args, done) == pytest.approx(rate)
+SHARE = st.floats(0, 0.999)
+
+
+@given(SHARE, SHARE, SHARE, st.floats(0, 1.2))
+def test_the_learning_rate_warms_up_stays_at_its_peak_and_decays_to_min_lr(warmup, decay_start, min_lr, done):
+    """With minutes, the last step may end past 1. The decay cannot begin before the warm-up ends."""
+    args = TrainArgs(warmup=warmup, decay_start=decay_start, min_lr=min_lr)
+    expected = np.interp(done, [0, warmup, max(warmup, decay_start), 1], [0, 1, 1, min_lr])
+    if done < warmup:
+        expected = max(expected, 0.05)  # never 0
+    assert lr_fraction(args, done) == pytest.approx(expected, abs=1e-9)

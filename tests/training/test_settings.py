@@ -62,10 +62,10 @@ def test_a_run_is_resumed_with_the_command_that_started_it_and_its_saved_setting
     Path("c.toml").write_text('tokenizer = "char"\ndim = 16\nmax_steps = 7\nbatch_size = 4\n', encoding="utf-8")
     write_run("run", tokenizer="char", vocab_size=77, lr=0.25, max_steps=100)
     resumed = resolved("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048, max_steps=200)
-    assert resumed.resume
-    assert not resumed.needs_choice
-    assert (resumed.model.dim, resumed.model.vocab_size, resumed.train.lr) == (16, 77, 0.25)
-    assert (resumed.train.max_steps, resumed.train.batch_size) == (200, 4)
+    assert (resumed.resume, resumed.needs_choice) == (True, False)
+    found = resumed.values()
+    expected = {"dim": 16, "vocab_size": 77, "lr": 0.25, "max_steps": 200, "batch_size": 4}
+    assert {name: found[name] for name in expected} == expected
 
 
 def test_resume_without_a_directory_takes_the_newest_run():
@@ -88,23 +88,28 @@ def published() -> Path:
 def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
     tuned = resolved(init_from=published)
     assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
-    assert resolved(init_from=published, max_seq_len=4).model.max_seq_len == 4
     assert resolved(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
     save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long")
     assert resolved(init_from=Path("long")).model.max_seq_len == 1024
     assert resolved(init_from=Path("long"), max_seq_len=2048).model.max_seq_len == 2048
 
 
-def test_fine_tuning_keeps_explicit_learning_rates_and_lowers_default_ones(published):
-    Path("tune.toml").write_text('init_from = "published"\nlr = 0.5\n', encoding="utf-8")
-    assert resolved("tune.toml").train.lr == 0.5
-    assert resolved(data=("a.txt",)).train.lr == 0.02
-    assert resolved(data=("a.txt",), optimizer="adamw").train.lr == 0.003
-    tuned = resolved(init_from=published).train
-    assert (tuned.optimizer, tuned.lr) == ("adamw", 0.0003)
-    assert resolved(init_from=published, optimizer="muon").train.lr == 0.002
-    write_run("run", lr=0.02, init_from=published)
-    assert resolved(resume=True, out_dir=Path("run")).train.lr == 0.02  # not lowered again
+@pytest.mark.parametrize(
+    ("flags", "optimizer", "lr"),
+    [
+        ({}, "muon", 0.02),
+        ({"optimizer": "adamw"}, "adamw", 0.003),
+        ({"init_from": Path("published")}, "adamw", 0.0003),
+        ({"init_from": Path("published"), "optimizer": "muon"}, "muon", 0.002),
+        ({"init_from": Path("published"), "lr": 0.5}, "adamw", 0.5),
+        ({"resume": True, "out_dir": Path("run")}, "adamw", 0.02),  # not lowered again
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_fine_tuning_lowers_the_default_learning_rate(flags, optimizer, lr):
+    write_run("run", lr=0.02, init_from=Path("published"))
+    train = resolved(**{"data": ("a.txt",)} | flags).train
+    assert (train.optimizer, train.lr) == (optimizer, lr)
 
 
 @pytest.mark.parametrize(

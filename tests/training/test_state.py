@@ -14,9 +14,8 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
     run = trainer(tmp_path, max_steps=3)
     run.run()
     assert read_progress(tmp_path) == run.progress
-    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= load_tensors(
-        tmp_path / STATE
-    ).keys()
+    names = load_tensors(tmp_path / STATE).keys()
+    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= names
     restored = trainer(tmp_path, seed=99, max_steps=1, lr=0.5)
     load_state(tmp_path, restored.model, restored.optimizers)
     assert same(state_tensors(run.model, run.optimizers), state_tensors(restored.model, restored.optimizers))
@@ -37,18 +36,9 @@ def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperp
 def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, name, tensor):
     run = trainer(tmp_path, max_steps=1)
     run.run()
-    tensors = load_tensors(tmp_path / STATE)
-    tensors.pop(name, None)
-    save_tensors(tmp_path / STATE, tensors | ({} if tensor is None else {name: tensor}))
+    tensors = load_tensors(tmp_path / STATE) | {name: tensor}
+    save_tensors(tmp_path / STATE, {name: tensor for name, tensor in tensors.items() if tensor is not None})
     before = weights(run.model)
     with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
         load_state(tmp_path, run.model, run.optimizers)
     assert same(weights(run.model), before)
-
-
-@pytest.mark.parametrize("damage", ["[1]", "[" * 10_000, "{", '{"steps": 2}'])
-def test_the_error_for_damaged_progress_is_one_line(tmp_path, damage):
-    assert read_progress(tmp_path) is None
-    save_tensors(tmp_path / STATE, {"a": torch.zeros(1)}, {"progress": damage})
-    with pytest.raises(ValueError, match=rf"^[^\n]*{STATE} is damaged or belongs to another model[^\n]*$"):
-        read_progress(tmp_path)
