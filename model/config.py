@@ -1,4 +1,7 @@
-"""ModelArgs: every number that shapes the network, checked before any tensor is allocated."""
+"""ModelArgs: every number that shapes the network, checked before any tensor is allocated.
+
+The string in ``Annotated`` describes a field; the programs show it in ``--help``.
+"""
 
 import math
 import reprlib

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model.transformer import Transformer
 
-from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_model, open_windows
+from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_scheme, open_windows
 
 LENGTH = 64  # tokens of a window, if the model's context is as long
 # Limits of the picture.
@@ -43,7 +43,7 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
 
 def attention(model: ModelPath = None) -> Report:
     """Which tokens each head of a trained model attends to, with the rotation and without."""
-    network, tokenizer = open_model(model)
+    network, tokenizer = open_scheme(model)
     T = min(LENGTH, network.args.max_seq_len)
     texts, name = open_windows(model, tokenizer, T)  # (windows, T)
     rotated, loss = attention_weights(network, texts)

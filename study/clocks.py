@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
+from model.config import RopeScaling
 from model.ranges import Range
 from model.rope import precompute_freqs_cis
 
@@ -15,9 +16,9 @@ MAX_PAIRS = 8  # rows of the table, and clocks in a row of the picture
 POSITIONS = (0, 1, 2, 6, 44, 1000)  # rows of the picture; 6 and 44 are near 1 and 7 turns of pair 0
 
 
-def frequencies(dim: int, theta: float) -> Tensor:
+def frequencies(dim: int, theta: float, scaling: RopeScaling | None = None) -> Tensor:
     """theta^(-2i/dim) of each pair, from the library's table: float64 (dim/2,), in radians per token."""
-    return precompute_freqs_cis(dim, 2, theta)[1].angle().double()  # the angles at position 1
+    return precompute_freqs_cis(dim, 2, theta, scaling)[1].angle().double()  # the angles at position 1
 
 
 def shown_pairs(pairs: int) -> list[int]:

@@ -16,7 +16,7 @@ from model.decoding.endless import EndlessCache, quarter_of
 from model.transformer import Transformer
 
 from .positions import scaled, scheme_of, with_more_positions
-from .topic import COLORS, ModelPath, Report, Table, losses_of, open_model, open_windows
+from .topic import COLORS, ModelPath, Report, Table, losses_of, open_scheme, open_windows
 
 FACTOR = 8  # the length of the tested texts, as a multiple of the trained length
 METHODS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
@@ -62,7 +62,7 @@ def endless(model: ModelPath = None) -> Report:
 
 def open_long_texts(path: Path | None) -> tuple[Transformer, Tensor, str]:
     """The model, texts of FACTOR times its context, (texts, longest + 1), and a note on them."""
-    model, tokenizer = open_model(path)
+    model, tokenizer = open_scheme(path)
     longest = FACTOR * model.args.max_seq_len
     check_memory(4 * (3 * model.args.n_heads * longest**2 + longest * model.args.vocab_size), f"a text of {longest}")
     texts, name = open_windows(path, tokenizer, longest + 1)

@@ -76,11 +76,13 @@ def angles(
     hook = attention.register_forward_pre_hook(lambda module, arguments: inputs.append(arguments[0]))
     with torch.no_grad():
         network(texts)
-        means = [w(inputs[0]).mean((0, 1)).view(-1, args.head_dim // 2, 2) for w in (attention.wq, attention.wk)]
+        xq, xk = (w(inputs[0]).unflatten(-1, (-1, args.head_dim)) for w in (attention.wq, attention.wk))
+        projected = attention.q_norm(xq), attention.k_norm(xk)  # (windows, T, H or K, D), as they are rotated
+        means = [x.mean((0, 1)).view(-1, args.head_dim // 2, 2) for x in projected]  # (H or K, D/2, 2)
     hook.remove()
     kv_head = head * args.n_kv_heads // args.n_heads
     q, k = torch.view_as_complex(means[0][head]), torch.view_as_complex(means[1][kv_head])  # (D/2,) each
-    freqs = frequencies(args.head_dim, args.rope_theta)  # (D/2,)
+    freqs = frequencies(args.head_dim, args.rope_theta, args.rope_scaling)  # (D/2,)
     alpha = (q * k.conj()).angle()  # (D/2,)
     table = Table(
         f"Layer {layer}, head {head}: mean query against mean key, before the rotation",

@@ -134,12 +134,33 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
+def open_checkpoint(path: Path | None) -> Checkpoint:
+    """The model with RoPE at ``path``, by default the newest run. Raises ValueError for another position encoding."""
+    checkpoint = Checkpoint(path or newest_run())
+    if checkpoint.subclass_name:
+        raise ValueError(
+            f"{checkpoint.path} holds the weights of {checkpoint.subclass_name}: give a model that was trained "
+            "without --network, because this topic needs RoPE"
+        )
+    return checkpoint
+
+
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
+    """The model with RoPE, and its tokenizer. Raises ValueError if ``path`` has none."""
+    checkpoint = open_checkpoint(path)
+    return checkpoint.model().float().eval(), checkpoint.tokenizer()
+
+
+def open_scheme(path: Path | None) -> tuple[Transformer, Tokenizer]:
     """The model, with RoPE or another of ``SCHEMES``, and its tokenizer. Raises ValueError if ``path`` has none."""
     checkpoint = Checkpoint(path or newest_run())
     saved = {name_of(scheme.network): scheme.network for scheme in SCHEMES.values()}
-    network = saved.get(checkpoint.subclass_name)  # load_model refuses any other class
-    return checkpoint.model(network=network).float().eval(), checkpoint.tokenizer()
+    if checkpoint.subclass_name and checkpoint.subclass_name not in saved:
+        raise ValueError(
+            f"{checkpoint.path} holds the weights of {checkpoint.subclass_name}: this topic opens the networks of "
+            "SCHEMES in study/positions/__init__.py; add a line for yours"
+        )
+    return checkpoint.model(network=saved.get(checkpoint.subclass_name)).float().eval(), checkpoint.tokenizer()
 
 
 def open_windows(path: Path | None, tokenizer: Tokenizer, length: int, most: int = WINDOWS) -> tuple[Tensor, str]:

@@ -6,7 +6,7 @@ import { readTensors } from "../page/weights.mjs";
 import { answerBox, chart, choice, facts, legend, t } from "./widgets.mjs";
 
 const { headDim, ropeTheta, ropeScaling, maxSeqLen } = facts.args;
-const SAME = 0.02; // nats: a smaller change counts as none
+const SAME = 0.001; // nats, the last digit that is shown: a smaller change counts as none
 const GROUP = 8; // tokens in each point of the curve
 
 const CHANGES = {

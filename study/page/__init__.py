@@ -29,9 +29,8 @@ from model.training.config import read_run_settings
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import Checkpoint
-from model.weights.checkpoint import newest_run
 
-from ..topic import Report, Table
+from ..topic import Report, Table, open_checkpoint
 from .vocabulary import vocabulary
 
 STUDY = Path(__file__).parents[1]
@@ -57,12 +56,11 @@ class Packed(NamedTuple):
 
 def pack_checkpoint(model: Path | None) -> Packed:
     """Open a model, the newest run by default. Raises ValueError if it is too large, before reading its weights."""
-    path = model or newest_run()
-    checkpoint = Checkpoint(path)
+    checkpoint = open_checkpoint(model)
     count = count_parameters(checkpoint.args).total
     if count > LARGEST_MODEL:
         raise ValueError(
-            f"{path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
+            f"{checkpoint.path} has {count:,} parameters, but the page runs models of up to {LARGEST_MODEL:,}; "
             "train a smaller model (--dim, --n_layers, --vocab_size) and give its run"
         )
     network = checkpoint.model()

@@ -1,12 +1,15 @@
 """The topics that open a trained model: attention, angles, extrapolate, and check with a model."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
-from study_models import TEXT, save_random
+from study_models import TEXT, random_model, save_random
 
+from model.config import RopeScaling
+from model.transformer import Transformer
 from model.weights import save_model
 from study import extrapolate
 from study.attention_maps import attention_weights
@@ -96,6 +99,44 @@ def test_angles_are_those_between_the_queries_and_the_keys_of_a_head(run_directo
     assert [float(row[1]) for row in table.rows] == pytest.approx([-1, -0.1, -0.01, -0.001], abs=0.006)
     with pytest.raises(ValueError, match="layer 2, head 0: the model has 2 layers of 4 heads"):
         run("angles", model=run_directory, layer=2)
+
+
+@torch.no_grad()
+def test_angles_are_measured_after_the_norms_and_with_the_scaled_frequencies(run_directory):
+    plain, tokenizer = open_model(run_directory)
+    args = replace(plain.args, qk_norm=True, rope_scaling=RopeScaling("linear", 2.0))
+    network = random_model(args, std=0.3)
+    norms = network.layers[1].attention.q_norm, network.layers[1].attention.k_norm
+    means = []
+    for norm in norms:
+        norm.weight.uniform_(0.1, 2)  # unequal in the two channels of a pair, so that the norm turns it
+        norm.register_forward_hook(lambda module, inputs, output: means.append(output.mean((0, 1))))
+    save_model(network, run_directory)
+    network(open_windows(run_directory, tokenizer, args.max_seq_len)[0])
+    q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in means)  # (H, D/2), (K, D/2)
+    (table,) = run("angles", model=run_directory, layer=1, head=2).tables
+    assert [float(row[2]) for row in table.rows] == pytest.approx((q[2] * k[1].conj()).angle().tolist(), abs=0.006)
+    assert [float(row[1]) for row in table.rows] == pytest.approx([-0.5, -0.05, -0.005, -0.0005], abs=0.006)
+
+
+@pytest.mark.parametrize("topic", ["angles", "whatif", "page", "check"])
+def test_topics_that_change_the_rotation_refuse_another_position_encoding(tmp_path, topic):
+    directory, _ = save_random(tmp_path, "alibi")
+    file = Path(__file__).parents[1] / "solutions/complex.py"
+    options = {"file": file, "run": directory} if topic == "check" else {"model": directory}
+    with pytest.raises(ValueError, match=r"holds the weights of study\.positions\.scores:Alibi: give a model"):
+        run(topic, **options)
+
+
+class Unlisted(Transformer):
+    pass
+
+
+def test_a_network_that_no_topic_knows_is_refused_with_the_place_to_list_it(tmp_path):
+    directory, network = save_random(tmp_path)
+    save_model(Unlisted(network.args), directory)
+    with pytest.raises(ValueError, match=r"test_models:Unlisted: .* SCHEMES in study/positions/__init__.py"):
+        run("attention", model=directory)
 
 
 @torch.no_grad()
