@@ -1,10 +1,10 @@
 """Choose what ``--minutes`` leave open: the size of the model, its batches, and the schedule.
 
-The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 2,500 times the square
-root of the number of parameters in its layers and its output matrix, or 10 passes over the text if these are fewer. A
-model with more than 25 parameters in its layers for each token of the text would memorise it, and is left out. To know
-how many tokens each of the models would see, they are timed, from the smallest one on. docs/scaling.md works through
-one choice by hand.
+The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
+root of the number of parameters in its layers, and as many again for each 8,192 pieces of the vocabulary, or 10 passes
+over the text if these are fewer. A model with more than 25 parameters for each token of the text would memorise it, and
+is left out. To know how many tokens each of the models would see, they are timed, from the smallest one on.
+docs/scaling.md works through one choice by hand.
 """
 
 import math
@@ -26,7 +26,6 @@ from .trainer import Trainer
 # The layers of each have two to three times the parameters of those of the one before. Small models have few layers,
 # because a few wide products are faster than many narrow ones.
 LADDER = (  # dim, n_layers, n_heads, n_kv_heads
-    (64, 2, 2, 1),
     (96, 3, 3, 3),
     (128, 4, 4, 2),
     (160, 5, 5, 5),
@@ -38,8 +37,8 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (1024, 10, 16, 8),
 )
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
-# with the square root of the parameters (docs/scaling.md).
-TOKENS_PER_ROOT = 2500
+# with the square root of the parameters (docs/scaling.md). The more pieces, the more tokens until each has been learnt.
+TOKENS_PER_ROOT, PIECES = 3000, 8192
 # Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
 # their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
 MAX_PASSES = 10
@@ -92,9 +91,8 @@ def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
         if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
             break
         speed = measure_speed(run, model, dataset, ranks)
-        parameters = count_parameters(model).hidden + model.dim * model.vocab_size  # that each token is multiplied with
-        enough = min(TOKENS_PER_ROOT * math.sqrt(parameters), MAX_PASSES * dataset.text_tokens)
-        if chosen and training_tokens(run, speed) < enough:
+        enough = TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden) * (1 + model.vocab_size / PIECES)
+        if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * dataset.text_tokens):
             break
         chosen = plan(run, model, speed, dataset, ranks), speed
     assert chosen

@@ -55,8 +55,8 @@ def test_the_largest_model_that_sees_enough_and_memorises_little_is_chosen(text_
         seen = 60 * choice.TRAINING_SHARE * minutes / seconds_per_token(model)
         if count_parameters(model).hidden > 25 * text_tokens:
             return False
-        parameters = count_parameters(model).hidden + model.dim * vocab_size
-        return seen >= min(2500 * math.sqrt(parameters), 10 * text_tokens)
+        enough = 3000 * math.sqrt(count_parameters(model).hidden) * (1 + vocab_size / 8192)
+        return seen >= min(enough, 10 * text_tokens)
 
     for minutes in (0.1 * 1.5**number for number in range(24)):
         run = chosen(text_tokens, minutes=minutes, vocab_size=vocab_size)
