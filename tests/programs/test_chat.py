@@ -55,6 +55,7 @@ def test_it_takes_turns_and_applies_the_template_if_there_is_one(run, run_dir, c
         code, out, err = run(*arguments, "--max_new_tokens", 9)
         assert code == 0
         assert "tokens/s" in err
+        assert ("has no chat template" in err) == (arguments == [run_dir])
         answers.append(out)
     assert len({*answers}) == 4
 
