@@ -97,7 +97,7 @@ def given_texts(
     trained_on = count_training_files(source, checkpoint.path) if run_data else 0
     if trained_on:
         print_note(
-            f"note: {checkpoint.path} was trained on {trained_on:,} of the {quantity(len(source.paths()), 'file')} to "
+            f"note: {checkpoint.path} was trained on {trained_on:,} of {quantity(len(source.paths()), 'file')} to "
             "score: scores on training text are better than on new text; without --data, the validation text is scored"
         )
     if source.has_conversations():

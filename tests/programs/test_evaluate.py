@@ -165,7 +165,7 @@ def test_scoring_training_text_prints_a_note(run, settings, tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text(TEXT, encoding="utf-8")
     settings("a.txt")
-    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", tmp_path / "a.txt")[2]
+    assert "was trained on 1 of 2 files to score" in run("--data", "b.txt", tmp_path / "a.txt")[2]
     assert run("--data", "b.txt")[2] == ""
     (tmp_path / "run" / "tokens.json").write_text("{", encoding="utf-8")
     assert run("--data", "a.txt")[2] == "", "the training text is not known"
