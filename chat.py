@@ -4,6 +4,7 @@
 import startup  # noqa: F401, I001  must come before torch
 
 import argparse
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -67,7 +68,8 @@ def main() -> None:
 
 
 def parse_flags() -> argparse.Namespace:
-    parser = Parser("--system", prog="chat.py", description="Chat with a model in the terminal; /help lists commands.")
+    description = "Chat with a model in the terminal; /help lists commands. From a pipe, each line is a turn."
+    parser = Parser("--system", prog="chat.py", description=description)
     add_model(parser)
     add_text_flags(parser)
     add_flags(parser, Sampling, Options)
@@ -93,6 +95,8 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 limit = conversation.cache.context
                 print_note(f"(the context of {limit} tokens is full: {evicted} have been evicted)")
         except ValueError as error:
+            if not sys.stdin.isatty():
+                raise
             print_note(f"{error}: give another line")
         except KeyboardInterrupt:
             print_note(f"\n({END_KEYS} ends)")

@@ -211,9 +211,10 @@ class Speed:
     new_seconds: float = 0.0
 
     def __str__(self) -> str:
-        return (
-            f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}; new: {rate(self.new_tokens, self.new_seconds)}"
-        )
+        prompt = f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}"
+        if not self.new_tokens:  # --max_new_tokens 1
+            return prompt
+        return f"{prompt}; new, after the first: {rate(self.new_tokens, self.new_seconds)}"
 
 
 def rate(tokens: int, seconds: float) -> str:

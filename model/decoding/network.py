@@ -22,6 +22,7 @@ from torch.export import Dim, ExportedProgram
 
 from .. import kernels
 from ..cache import KVCache, LayerCache
+from ..cli import print_note
 from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from ..weights import int8
@@ -232,6 +233,8 @@ def compile_step(step: Step, form: Form, inputs: Inputs) -> Run:
     with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
         with suppress(RuntimeError):  # no such file, or a damaged one
             return load(path, weights)
+        # On a line of its own, because the prompt and a first token may be printed already.
+        print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
             program = export(step, *inputs)

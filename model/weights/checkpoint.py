@@ -152,7 +152,10 @@ def weight_files(path: Path) -> list[Path]:
     if (path / WEIGHTS).is_file():
         return [path / WEIGHTS]
     if not (path / INDEX).is_file():
-        raise ValueError(f"{path} has no {WEIGHTS}: get it; other formats, such as pytorch_model.bin, are not read")
+        raise ValueError(
+            f"{path} has neither {WEIGHTS} nor {INDEX}: get all files of this model; other formats, such as "
+            "pytorch_model.bin, are not read"
+        )
     names = read_json(path / INDEX).get("weight_map")
     if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
         raise ValueError(f"{path / INDEX} has no weight_map from tensors to files: get the file again")
@@ -182,7 +185,10 @@ def check_is_checkpoint(path: Path) -> None:
         raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
     if path.suffix == ".bin":
         raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert}")
-    raise ValueError(f"{path} {'is a file' if path.is_file() else 'has no config.json'}: {needed}")
+    raise ValueError(
+        f"{path} {'is a file' if path.is_file() else 'has no config.json'}: {needed}, which has config.json and "
+        f"{WEIGHTS}; GGUF files and adapters are not read"
+    )
 
 
 def check_finite(model: Transformer, path: Path) -> None:

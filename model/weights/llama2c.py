@@ -47,7 +47,7 @@ class Llama2c(Weights):
         except (ValueError, struct.error) as error:
             raise ValueError(
                 f"{path} is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with "
-                "--version 0, wrote"
+                "--version 0, wrote, or the directory of another model; GGUF files are not read"
             ) from None
         numbers = sum(math.prod(shape) for _, shape in in_file(self.args))
         size, expected = path.stat().st_size, HEADER.size + 4 * numbers

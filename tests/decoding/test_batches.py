@@ -97,4 +97,6 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
         now[0] += 100  # the caller's time
     assert (speed.prompt_tokens, speed.prompt_seconds) == (6, 2.0)
     assert (speed.new_tokens, speed.new_seconds) == (3, 0.75)
-    assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new: 3 tokens, 0.75 s, 4 tokens/s"
+    assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new, after the first: 3 tokens, 0.75 s, 4 tokens/s"
+    speed.new_tokens = 0
+    assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s"

@@ -4,6 +4,7 @@ import copy
 import io
 import itertools
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -113,10 +114,17 @@ def test_ctrl_c_ends_the_turn_but_not_the_conversation(talk, notes, monkeypatch)
     assert lines == ["one", "two"]
 
 
-def test_a_line_that_is_no_text_does_not_end_the_conversation(talk, notes):
-    said = notes(talk, b"ok\n\xff\nthe last\n", 5)
-    assert "stdin is not UTF-8 at byte 0: convert it to UTF-8: give another line" in said
-    assert len(talk.conversation.messages) == 4
+def test_a_line_that_is_no_text_ends_a_pipe_but_not_a_conversation_in_a_terminal(talk, notes, monkeypatch, capsys):
+    """From a pipe it ends the program, because the later answers would stand beside the wrong questions."""
+    with pytest.raises(ValueError, match=r"^stdin is not UTF-8 at byte 0: convert it to UTF-8$"):
+        notes(talk, b"ok\n\xff\nthe last\n", 5)
+    assert len(talk.conversation.messages) == 2
+    typed = ["more", UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), "the last", EOFError]
+    monkeypatch.setattr("builtins.input", Mock(side_effect=typed))
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    converse(talk.conversation, 5, [])
+    assert "give another line" in capsys.readouterr().err
+    assert len(talk.conversation.messages) == 6
 
 
 @pytest.mark.parametrize(("length", "n"), [(2, 150), (63, 3), (64, 3), (200, 3)])

@@ -211,8 +211,8 @@ def test_a_recorded_step_gives_the_eager_text(small_model, monkeypatch, dtype):
         assert len(recordings) == number
 
 
-def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(small_model, files, tmp_path):
-    model, numbers = small_model(n_layers=1), []
+def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(small_model, files, tmp_path, capsys):
+    model, numbers, notes = small_model(n_layers=1), [], []
     text = list(generate(model, [[1, 2]], 9))
     for damaged in (False, False, True):
         for file in tmp_path.rglob("*.pt2") if damaged else ():
@@ -220,7 +220,9 @@ def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(s
         assert list(generate(model, [[1, 2]], 9, compile=True)) == text
         (file,) = tmp_path.rglob("*.pt2")
         numbers.append(int(file.read_text(encoding="utf-8")))
+        notes.append(capsys.readouterr().err.count("compiling the network"))
     assert numbers == [0, 0, 1]
+    assert notes == [1, 0, 1]
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another

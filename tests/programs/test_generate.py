@@ -54,7 +54,7 @@ def test_text_goes_to_stdout_and_speed_to_stderr(run):
     assert out.startswith("The quick")
     assert len(out) > len("The quick\n")
     assert "prompt: " in err
-    assert "new: 8 tokens" in err
+    assert "new, after the first: 8 tokens" in err
     assert run("--prompt", "-", *arguments, stdin=b"The quick\n").out == out
 
 
@@ -131,7 +131,7 @@ def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
     assert code == 0
     assert out.startswith(text)
     assert int(re.search(r"prompt: ([\d,]+) tokens", err)[1].replace(",", "")) > 3 * CONTEXT
-    assert f"new: {2 * CONTEXT - 1} tokens" in err
+    assert f"new, after the first: {2 * CONTEXT - 1} tokens" in err
 
 
 @pytest.mark.parametrize("flags", [[], ["--num_samples", 3], ["--endless", "--max_new_tokens", CONTEXT], ["--chat"]])

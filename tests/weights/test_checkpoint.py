@@ -57,9 +57,9 @@ def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dt
         ("meta", "meta is in Meta's format: convert it with `python convert.py meta NEW_DIRECTORY`"),
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
         ("stopped", "stopped is a run without weights yet"),
-        ("pickle", r"pickle has no model\.safetensors: get it; .* pytorch_model\.bin, are not read"),
+        ("pickle", r"pickle has neither model\.safetensors nor .*index\.json: get all .* pytorch_model\.bin, are not"),
         ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
-        ("hf/model.safetensors", "is a file: give a run"),
+        ("hf/model.safetensors", "is a file: give a run .* which has config.json and model.safetensors; GGUF files"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )

@@ -58,7 +58,7 @@ BROKEN = {  # what becomes of a sound file, and words of the error
     "empty": (lambda raw: b"", "is not a llama2.c model"),
     "short": (lambda raw: raw[:-1], "bytes, its header announces"),
     "long": (lambda raw: raw + b"\0", "bytes, its header announces"),
-    "text": (lambda raw: b"once upon a time, there was a file" * 20, "is not a llama2.c model"),
+    "text": (lambda raw: b"once upon a time, there was a file" * 20, "is not a llama2.c .* GGUF files are not read"),
     "huge": (lambda raw: struct.pack("<7i", *[2**31 - 1] * 7) + raw[28:], "is not a llama2.c model"),
     "many layers": (lambda raw: raw[:8] + struct.pack("<i", 10**9) + raw[12:], "1000000000 layers are too many"),
     "quantized": (lambda raw: QUANTIZED, "version 2, only version 0, float32, is supported"),
