@@ -1,11 +1,17 @@
-"""The settings of a run: every range in its annotation is enforced, and what relates several settings."""
+"""The settings of a run: their ranges, where their values come from, and the mistakes found before the text is read."""
 
 import math
+import os
+from pathlib import Path
 
 import pytest
 
+from model import ModelArgs, Transformer
+from model.cli import toml_text
 from model.ranges import Range, setting_fields
-from model.training.config import DEFAULT_STEPS, DataArgs, TrainArgs
+from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, TrainArgs, resolve
+from model.training.distributed import Ranks
+from model.weights import save_model
 
 RANGES = [
     (cls, name, field.kind, field.range)
@@ -51,3 +57,131 @@ def test_a_micro_batch_on_an_apple_gpu_has_at_most_32768_tokens():
     assert args.micro_batch_rows(1024, "mps") == 32
     assert args.micro_batch_rows(1024, "mps", world_size=4) == 16
     assert args.micro_batch_rows(100_000, "mps") == 1
+
+
+SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}
+
+
+@pytest.fixture(autouse=True)
+def _temporary_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def resolved(config=None, resume=False, ranks=None, **flags):
+    return resolve(config and Path(config), flags, resume, ranks or Ranks())
+
+
+def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, data=("a.txt",), **settings) -> Path:
+    """Write the files that a run has before its first checkpoint."""
+    path = Path(directory)
+    path.mkdir(parents=True)
+    model = ModelArgs(**SMALL | {"vocab_size": vocab_size})
+    text = toml_text(DataArgs(data=data, tokenizer=tokenizer), model, TrainArgs(out_dir=path, **settings))
+    (path / CONFIG_FILE).write_text(text, encoding="utf-8")
+    return path
+
+
+def test_a_text_without_a_config_takes_minutes_or_steps():
+    chosen = resolved(data=("a.txt",))
+    assert (chosen.train.minutes, "dim" in chosen.given, chosen.needs_choice) == (2.5, False, True)
+    assert resolved(data=("a.txt",), minutes=7.0).train.minutes == 7.0
+    by_steps = resolved(data=("a.txt",), max_steps=9)
+    assert (by_steps.train.minutes, by_steps.train.max_steps, by_steps.needs_choice) == (None, 9, False)
+
+
+@pytest.mark.parametrize(
+    ("config", "data", "name"),
+    [
+        ("mine.toml", ("a/b.txt",), "mine"),
+        (None, ("books/dickens.txt.gz", "more.txt"), "dickens"),
+        (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
+        (None, ("-",), "text"),
+        (None, ("..",), "text"),
+        (None, ("a b&c.txt",), "a-b-c"),
+        (None, None, "python-docs"),
+    ],
+)
+def test_a_run_is_named_after_its_config_or_its_text(config, data, name):
+    Path("mine.toml").write_text("dim = 64\n", encoding="utf-8")
+    assert resolved(config, **({"data": data} if data else {})).directory == Path("runs") / name
+
+
+def test_a_run_is_resumed_with_the_command_that_started_it_and_its_saved_settings_except_those_that_are_given():
+    Path("c.toml").write_text('tokenizer = "char"\ndim = 16\nmax_steps = 7\nbatch_size = 4\n', encoding="utf-8")
+    write_run("run", tokenizer="char", vocab_size=77, lr=0.25, max_steps=100)
+    resumed = resolved("c.toml", resume=True, out_dir=Path("run"), vocab_size=2048, max_steps=200)
+    assert (resumed.resume, resumed.needs_choice) == (True, False)
+    found = resumed.values()
+    expected = {"dim": 16, "vocab_size": 77, "lr": 0.25, "max_steps": 200, "batch_size": 4}
+    assert {name: found[name] for name in expected} == expected
+
+
+def test_resume_without_a_directory_takes_the_newest_run():
+    with pytest.raises(ValueError, match="there is no run in runs/"):
+        resolved(resume=True)
+    for age, name in enumerate(("new", "old", "older")):
+        path = write_run(f"runs/{name}") / CONFIG_FILE
+        os.utime(path, (1e9 - age, 1e9 - age))
+    assert resolved(resume=True).directory == Path("runs/new")
+    with pytest.raises(ValueError, match="nowhere holds no run"):
+        resolved(resume=True, out_dir=Path("nowhere"))
+
+
+@pytest.fixture
+def published() -> Path:
+    save_model(Transformer(ModelArgs(**SMALL, rope_theta=123.0)), "published")
+    return Path("published")
+
+
+def test_fine_tuning_takes_architecture_and_tokenizer_from_the_model(published):
+    tuned = resolved(init_from=published)
+    assert (tuned.model.dim, tuned.model.rope_theta, tuned.data.tokenizer) == (16, 123.0, "published")
+    assert resolved(init_from=published, tokenizer="my.model", dim=16).data.tokenizer == "my.model"
+    save_model(Transformer(ModelArgs(**SMALL | {"max_seq_len": 4096})), "long")
+    assert resolved(init_from=Path("long")).model.max_seq_len == 1024
+    assert resolved(init_from=Path("long"), max_seq_len=2048).model.max_seq_len == 2048
+
+
+@pytest.mark.parametrize(
+    ("flags", "optimizer", "lr"),
+    [
+        ({}, "muon", 0.02),
+        ({"optimizer": "adamw"}, "adamw", 0.003),
+        ({"init_from": Path("published")}, "adamw", 0.0003),
+        ({"init_from": Path("published"), "optimizer": "muon"}, "muon", 0.002),
+        ({"init_from": Path("published"), "lr": 0.5}, "adamw", 0.5),
+        ({"resume": True, "out_dir": Path("run")}, "adamw", 0.02),  # not lowered again
+    ],
+)
+@pytest.mark.usefixtures("published")
+def test_fine_tuning_lowers_the_default_learning_rate(flags, optimizer, lr):
+    write_run("run", lr=0.02, init_from=Path("published"))
+    train = resolved(**{"data": ("a.txt",)} | flags).train
+    assert (train.optimizer, train.lr) == (optimizer, lr)
+
+
+@pytest.mark.parametrize(
+    ("setting", "change"),
+    [
+        ({"data": ("b.txt",)}, 'data ["a.txt"] -> ["b.txt"]'),
+        ({"doc_separator": "%"}, 'doc_separator None -> "%"'),
+        ({"dim": 32}, "dim 16 -> 32"),
+        ({"optimizer": "adamw"}, 'optimizer "muon" -> "adamw"'),
+        ({"init_from": Path("b")}, 'init_from None -> "b"'),
+        ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
+    ],
+)
+def test_a_run_is_not_resumed_with_another_text_model_optimizer_or_validation(setting, change):
+    write_run("run")
+    with pytest.raises(ValueError, match="run cannot be resumed with ") as error:
+        resolved(resume=True, out_dir=Path("run"), **setting)
+    assert change in str(error.value)
+    assert resolved(resume=True, out_dir=Path("run"), data=("a.txt",), start_text="A").data.start_text == "A"
+
+
+def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():
+    three = Ranks(world_size=3)
+    assert resolved(ranks=three, data=("a.txt",), minutes=1.0).needs_choice
+    for settings in ({"minutes": 1.0, "batch_size": 7}, {"max_steps": 9}):
+        with pytest.raises(ValueError, match=r"batch_size is \d+, for 3 processes: give a multiple of 3"):
+            resolved(ranks=three, data=("a.txt",), **settings)

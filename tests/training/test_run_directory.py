@@ -1,4 +1,4 @@
-"""The run directory: made once, locked, and the metrics in it."""
+"""The run directory: made once, locked, its metrics, and the state of the run in it."""
 
 import json
 import os
@@ -7,7 +7,8 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from training_helpers import forked, make_run
+import torch
+from training_helpers import forked, make_run, same, trainer, weights
 
 from model.training.config import CONFIG_FILE
 from model.training.distributed import Ranks
@@ -15,12 +16,16 @@ from model.training.run_directory import (
     STATE,
     append_metrics,
     begin,
+    load_state,
     locked,
     make_first_free,
     read_metrics,
+    read_progress,
     run_directory,
+    state_tensors,
     truncate_metrics,
 )
+from model.weights.tensors import load_tensors, save_tensors
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
@@ -89,3 +94,40 @@ def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line
     assert read_metrics(path) == lines[:1]
     truncate_metrics(path, -1)
     assert path.read_bytes() == b""
+
+
+WQ = "layers.1.attention.wq.weight"
+
+
+def test_loading_restores_weights_and_optimizer_states_bit_for_bit_but_no_hyperparameters(tmp_path):
+    run = trainer(tmp_path, max_steps=3)
+    run.run()
+    assert read_progress(tmp_path) == run.progress
+    names = load_tensors(tmp_path / STATE).keys()
+    assert {"optimizer.exp_avg_sq.tok_embeddings.weight", f"optimizer.momentum_buffer.{WQ}"} <= names
+    restored = trainer(tmp_path, seed=99, max_steps=1, lr=0.5)
+    load_state(tmp_path, restored.model, restored.optimizers)
+    assert same(state_tensors(run.model, run.optimizers), state_tensors(restored.model, restored.optimizers))
+    adamw, muon = restored.optimizers
+    assert (muon.defaults["lr"], adamw.defaults["lr"]) == (0.5, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "tensor"),
+    [
+        (f"model.{WQ}", None),
+        (f"model.{WQ}", torch.zeros(1, 16)),
+        (f"optimizer.momentum_buffer.{WQ}", torch.zeros(16, 16).double()),
+        ("model.layers.7.attention.wq.weight", torch.zeros(2)),
+        ("optimizer.step.norm.weight", None),
+    ],
+)
+def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, name, tensor):
+    run = trainer(tmp_path, max_steps=1)
+    run.run()
+    tensors = load_tensors(tmp_path / STATE) | {name: tensor}
+    save_tensors(tmp_path / STATE, {name: tensor for name, tensor in tensors.items() if tensor is not None})
+    before = weights(run.model)
+    with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
+        load_state(tmp_path, run.model, run.optimizers)
+    assert same(weights(run.model), before)

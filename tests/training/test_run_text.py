@@ -1,11 +1,15 @@
 """The text of a run, prepared in the run directory."""
 
+import math
+
+import numpy as np
 import pytest
 from training_helpers import make_run
 
+from model.text.dataset import Dataset
 from model.training.config import CONFIG_FILE, read_run_settings
 from model.training.distributed import Ranks
-from model.training.run_text import MIN_DOCUMENTS, prepare_text
+from model.training.run_text import MIN_DOCUMENTS, prepare_text, unigram_loss
 
 STORY = "One day it rained. We stayed at home."
 
@@ -77,3 +81,16 @@ def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
     assert read_run_settings(tmp_path) == {"doc_separator": "\n%\n", "start_text": ""}
     write(tmp_path / CONFIG_FILE, "of_another_program = 1\n")
     assert read_run_settings(tmp_path) == {}
+
+
+def test_the_unigram_loss_follows_from_the_counts():
+    text = Dataset(np.array([1, 1, 1, 2, 0], np.uint16), np.array([1, 1, 2, 3], np.uint16), 9, 3)
+    expected = -sum(math.log(p) for p in (4 / 9, 2 / 9, 1 / 9)) / 3  # one added to each count, over 5 + 4 tokens
+    assert unigram_loss(text, vocab_size=4) == pytest.approx(expected)
+
+
+def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it(monkeypatch):
+    monkeypatch.setattr("model.training.run_text.SAMPLED_TOKENS", 1000)
+    halves = np.repeat(np.array([0, 1], np.uint16), 50_000)
+    text = Dataset(halves, halves, 9, 9)
+    assert unigram_loss(text, 2) == pytest.approx(math.log(2), rel=0.01)
