@@ -77,6 +77,8 @@ class Weights:
         check_shapes(shapes_of(model), self.shapes, self.path)  # a subclass may have other tensors
         # One dtype for all tensors, because some models store their norms in another one.
         new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
+        if not isinstance(new_dtype, torch.dtype):  # transformers also takes names
+            raise ValueError(f'dtype is {dtype!r}: give a torch.dtype such as torch.bfloat16, "stored", or int8=True')
         state = {}
         for name, tensor in self.tensors():
             if int8 and tensor.ndim == 2:

@@ -87,6 +87,11 @@ def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_fo
         (Meta if "meta" in file else Checkpoint)((tmp_path / file).parent)
 
 
+def test_the_name_of_a_dtype_is_an_error_with_advice(all_formats):
+    with pytest.raises(ValueError, match=r"dtype is 'float16': give a torch\.dtype"):
+        load_model(all_formats[1][0], dtype="float16")
+
+
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("options", [{}, {"dtype": "stored"}, {"dtype": torch.bfloat16}, {"int8": True}], ids=str)
 def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(all_formats, value, options):
