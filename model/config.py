@@ -36,7 +36,7 @@ class RopeScaling:
         """Yield a message for each wrong value. ModelArgs reports them together with its own problems."""
         if self.type not in get_args(ScalingType):
             yield f"type is {self.type!r}: give one of {', '.join(get_args(ScalingType))}"
-        yield from out_of_range("factor", self.factor, float, 1, 1e6)
+        yield from out_of_range("factor", self.factor, float, 1, 1_000_000)
         yield from out_of_range("attention_factor", self.attention_factor, float, 0.01, 100)
         if not (is_number(self.low) and is_number(self.high) and 0 < self.low < self.high < math.inf):
             yield f"low is {self.low!r} and high {self.high!r}: give 0 < low < high"
@@ -92,7 +92,7 @@ class ModelArgs:
         # With a far larger norm_eps RMSNorm's output vanishes. With a far smaller rope_theta the angles overflow, with
         # a far larger one they vanish.
         yield from out_of_range("norm_eps", self.norm_eps, float, 1e-12, 1)
-        yield from out_of_range("rope_theta", self.rope_theta, float, 1e-6, 1e15)
+        yield from out_of_range("rope_theta", self.rope_theta, float, 1e-6, 10**15)
         for name in ("tie_embeddings", "qkv_bias", "qk_norm"):
             if not isinstance(getattr(self, name), bool):
                 yield f"{name} is {getattr(self, name)!r}: give true or false"
@@ -124,7 +124,7 @@ def out_of_range(name: str, value: Any, kind: type, low: float, high: float = LA
     if not (is_number(value, kind) and low <= value <= high):
         expected = "a whole number" if kind is int else "a number"
         if high != LARGEST:
-            expected += f" from {low:g} to {high:g}"
+            expected += f" from {low:,} to {high:,}"
         elif low > -math.inf:
             expected += f" of at least {low}"
         limit = ", below 2**63" if is_number(value, int) and value > LARGEST else ""

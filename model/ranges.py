@@ -24,7 +24,7 @@ class Range(NamedTuple):
     high: float = LARGEST
 
     def __str__(self) -> str:
-        return f"at least {self.low:g}" if self.high == LARGEST else f"{self.low:g} to {self.high:g}"
+        return f"at least {self.low:,}" if self.high == LARGEST else f"{self.low:,} to {self.high:,}"
 
 
 class Field(NamedTuple):

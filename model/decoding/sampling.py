@@ -33,7 +33,7 @@ class Sampling:
         float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
     ] = None
     repetition_penalty: Annotated[
-        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1e6)
+        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1_000_000)
     ] = 1.0
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 

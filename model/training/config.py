@@ -91,7 +91,7 @@ class TrainArgs:
         float | None,
         "stop after this many minutes, those before --resume included; the learning rate follows the clock (default: "
         "2.5 if there is neither a config nor --max_steps)",
-        Range(1e-9, 1e6),
+        Range(1e-9, 1_000_000),
     ] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint", Range(1)] = 250
     eval_tokens: Annotated[int, "about this many tokens in a validation", Range(1)] = 200_000
@@ -111,7 +111,7 @@ class TrainArgs:
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
     weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1
-    grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)", Range(0, 1e6)] = 1.0
+    grad_clip: Annotated[float, "clip the gradient norm to this (0: no clipping)", Range(0, 1_000_000)] = 1.0
     dropout: Annotated[float, "dropout probability; helps when the text is small", Range(0, 0.95)] = 0.0
 
     device: DeviceName = "auto"

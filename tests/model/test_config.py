@@ -26,7 +26,7 @@ def test_hidden_dim_is_eight_thirds_rounded_up_to_32():
         ({"dim": 60, "n_heads": 4}, ["head_dim is 15: make it even"]),
         ({"n_heads": 8, "n_kv_heads": 3}, ["n_kv_heads is 3, not a divisor of n_heads 8"]),
         ({"norm_eps": 1e10}, ["norm_eps is 10000000000.0: give a number from 1e-12 to 1"]),
-        ({"rope_theta": 1e300}, ["rope_theta is 1e+300", "to 1e+15"]),
+        ({"rope_theta": 1e300}, ["rope_theta is 1e+300", "to 1,000,000,000,000,000"]),
         ({"rope_theta": float("nan")}, ["rope_theta is nan"]),
         (
             {"dim": 0, "n_layers": 0, "vocab_size": "many", "rope_theta": 0.0, "tie_embeddings": 1},
