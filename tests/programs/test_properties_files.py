@@ -22,7 +22,7 @@ from model.training.run_directory import load_state, read_metrics
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
 from study.positions import build_scheme
-from study.topic import open_model
+from study.topic import open_scheme
 
 ARGS = ModelArgs(dim=32, n_layers=1, n_heads=2, hidden_dim=96, vocab_size=300, max_seq_len=16, tie_embeddings=True)
 TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 20
@@ -59,7 +59,7 @@ READERS = {
     "meta": (read_meta, ["params.json", "consolidated.00.pth"]),
     "llama2c": (read_llama2c, ["model.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml", "tokens.bin", "tokens.json"]),
-    "study": (open_model, ["config.json", "model.safetensors"]),
+    "study": (open_scheme, ["config.json", "model.safetensors"]),
 }
 CASES = [(place, file, broken_bytes()) for place, (_, files) in READERS.items() for file in files]
 CASES += [(*case, broken_json()) for *case, _ in CASES if case[1].endswith((".json", ".safetensors"))]
