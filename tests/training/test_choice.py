@@ -12,7 +12,16 @@ from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs
 from model.training import choice
-from model.training.choice import FINE_TUNING_PASSES, LADDER, MAX_PASSES, MIN_STEPS, choose, choose_model, plan
+from model.training.choice import (
+    FINE_TUNING_PASSES,
+    LADDER,
+    MAX_PASSES,
+    MEMORISING_PASSES,
+    MIN_STEPS,
+    choose,
+    choose_model,
+    plan,
+)
 from model.training.config import Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
@@ -76,7 +85,7 @@ LARGE = FINE_TUNED | {"dim": 256, "n_layers": 6, "hidden_dim": 704}  # for 50,00
 
 
 @pytest.mark.parametrize(
-    ("passes", "settings"), [(MAX_PASSES, {}), (MAX_PASSES, FINE_TUNED), (FINE_TUNING_PASSES, LARGE)]
+    ("passes", "settings"), [(MAX_PASSES, {}), (FINE_TUNING_PASSES, FINE_TUNED), (MEMORISING_PASSES, LARGE)]
 )
 def test_on_a_small_text_the_run_ends_after_some_passes(passes, settings):
     run = chosen(50_000, speed=20, minutes=10.0, **settings)
