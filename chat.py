@@ -11,6 +11,7 @@ from typing import Annotated
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, read_flags, run_script
 from model.cli.machine import choose_threads, pick_device, pick_dtype
+from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
@@ -24,7 +25,6 @@ from model.decoding.options import (
     print_speed,
     read_sampling,
 )
-from model.decoding.batches import Speed
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
 from model.ranges import Range

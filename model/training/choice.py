@@ -23,8 +23,8 @@ from .estimate import check_training_memory, count_parameters
 from .run_text import Text
 from .trainer import Trainer
 
-# The layers of each have two to three times the parameters of those of the one before. Small models have few layers,
-# because a few wide products are faster than many narrow ones.
+# The layers of each have about twice the parameters of those of the one before. Small models have few layers, because a
+# few wide products are faster than many narrow ones.
 LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (96, 3, 3, 3),
     (128, 4, 4, 2),
@@ -69,7 +69,7 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
     Raises ValueError if the run does not fit into the memory.
     """
     speed: float | None = None
-    if not run.given.isdisjoint(SIZE):  # before it is timed, because building a model that does not fit takes minutes
+    if run.has_size:  # before it is timed, because building a model that does not fit takes minutes
         check_training_memory(run.model, replace(run.train, micro_batch_size=1), ranks)
     if run.needs_choice or with_speed:
         print_note("timing steps on this machine, to know how many fit into the time")
