@@ -61,7 +61,7 @@ def training_memory(
         state //= world_size
     tokens = train.micro_batch_rows(model.max_seq_len, device, world_size) * model.max_seq_len
     # Bytes per token and layer, for each unit of dim and of hidden_dim; and per logit
-    per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (46, 8, 10)
+    per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (40, 8, 10)
     activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
     # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins
     logits = per_logit * min(tokens, chunk_rows(model.vocab_size)) * model.vocab_size

@@ -13,7 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from ..kernels import accelerate
+from ..attention import RMSNorm
+from ..kernels import accelerate, replace_modules
 from ..transformer import Transformer
 
 
@@ -28,20 +29,26 @@ def chunk_rows(vocab_size: int) -> int:
 class NextTokenLoss(nn.Module):
     """Tokens (B, T) and targets (B, T) -> the sum of nats of the targets, in float32. A target of -100 does not count.
 
-    ``dtype`` is that of the product with the output matrix.
+    ``dtype`` is that of the products: bfloat16 in a network under autocast or in bfloat16, else float32.
     A network with a ``forward`` of its own, or whose output is no plain matrix, computes all logits as it does.
     """
 
     def __init__(self, network: Any, dtype: torch.dtype = torch.float32) -> None:
         super().__init__()
-        self.network = accelerate(network) if isinstance(network, Transformer) else network
+        self.network = network
         self.dtype = dtype
+        if isinstance(network, Transformer):
+            self.network = replace_modules(accelerate(network), self.cast_once)
         self.hidden: nn.Module | None = None
         if isinstance(network, Transformer) and has_plain_output(network):
             # The same modules except for the output, so that the result is its input, (B, T, dim)
             self.hidden = copy.copy(self.network)
             self.hidden._modules = dict(self.network._modules)
             self.hidden.output = nn.Identity()
+
+    def cast_once(self, module: nn.Module) -> nn.Module:
+        """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
+        return CastRMSNorm(module, self.dtype) if type(module) is RMSNorm and self.dtype == torch.bfloat16 else module
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.hidden is None:
@@ -51,6 +58,17 @@ class NextTokenLoss(nn.Module):
         output = network.tok_embeddings if network.args.tie_embeddings else network.output
         h = self.hidden(tokens).flatten(0, 1)  # (B * T, dim)
         return _ChunkedLoss.apply(h, output.weight, targets.flatten(), self.dtype)  # type: ignore
+
+
+class CastRMSNorm(RMSNorm):
+    """An RMSNorm whose result has another dtype."""
+
+    def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
+        vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
+        self.dtype = dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).to(self.dtype)
 
 
 def has_plain_output(network: Transformer) -> bool:

@@ -200,7 +200,7 @@ class Trainer:
 
     def validation_loss(self) -> float:
         with self.autocast:
-            return validation_loss(self.loss, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
+            return validation_loss(self.parallel, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
