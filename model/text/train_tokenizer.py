@@ -15,11 +15,12 @@ from .tokenizer import split_text
 
 TOKENIZER_KINDS = ("bpe", "char")
 SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change the pieces
-MAX_DEFAULT_VOCAB = 32768  # limit of the default vocabulary size, unless the single characters need more
 # For bpe without --vocab_size: if a text has more than MANY_CHARACTERS distinct characters, the rarest, 0.05% of the
 # text, are encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
-CHARACTERS_PER_PIECE = 300  # the default vocabulary has at most about one piece per 300 characters of text
+# The default vocabulary has about one piece per 300 characters, so that each piece occurs often enough, up to 4,096
+# pieces. With more, a short run spends its time on the embeddings: docs/scaling.md has the losses.
+CHARACTERS_PER_PIECE, MAX_DEFAULT_VOCAB = 300, 4096
 CHUNK_CHARACTERS = 4000  # length of the parts that SentencePiece gets as sentences; far below max_sentence_length
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary
 # SentencePiece uses U+2581 for a space and U+2585 for unknown characters, and skips sentences with the latter. These
@@ -71,13 +72,11 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
 def default_vocab_size(characters: int, distinct: int) -> int:
     """The vocabulary size for a text of ``characters`` characters, if ``distinct`` distinct characters become pieces.
 
-    The power of two nearest to 12 * characters**0.4, or to characters / 300 if that is less, so that each piece occurs
-    often enough: 1024 for 300 KB of English, 4096 for 1 to 4 MB, 32768 for 300 MB. This was chosen by runs of half a
-    minute to ten minutes (benchmarks/README.md). If the special pieces and the single characters fill more than half
-    of this power of two, the size is their number plus half the power of two, rounded up to a multiple of 64.
+    The power of two nearest to ``characters`` / CHARACTERS_PER_PIECE, at most MAX_DEFAULT_VOCAB: 1024 for 300 KB of
+    English, 4096 from 1 MB on. If the special pieces and the single characters fill more than half of this power of
+    two, the size is their number plus half the power of two, rounded up to a multiple of 64.
     """
-    pieces = min(12 * characters**0.4, characters / CHARACTERS_PER_PIECE)
-    by_length = min(2 ** round(math.log2(max(pieces, 1))), MAX_DEFAULT_VOCAB)
+    by_length = min(2 ** round(math.log2(max(characters / CHARACTERS_PER_PIECE, 1))), MAX_DEFAULT_VOCAB)
     needed = SPECIAL + distinct + by_length // 2
     return max(by_length, 64 * math.ceil(needed / 64))
 

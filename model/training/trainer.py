@@ -199,7 +199,7 @@ class Trainer:
         return {"val_loss": loss, "val_bits_per_byte": self.dataset.bits_per_byte(loss)}
 
     def validation_loss(self) -> float:
-        with self.autocast:
+        with self.autocast:  # not self.loss, which would be compiled once more, without gradients
             return validation_loss(self.parallel, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
 
     def _check_finite(self, value: float, message: str) -> None:
