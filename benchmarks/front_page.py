@@ -34,7 +34,11 @@ def main() -> None:
         speeds = alternate(decode.speeds(directory, "float32", program, 200), 5)
         show("tokens/s generated, 15M, float32", speeds, ".0f")
         show("seconds from launch to the first token", alternate(decode.launches(directory, program, 1), 3), ".2f")
-    show("ms of a training step", {name: 1e3 * time for name, time in train.step_seconds(7).items()}, ".0f")
+    show(
+        "ms of a training step",
+        {name: 1e3 * time for name, time in train.step_seconds(7, train.pick_dtype("auto", train.CPU)).items()},
+        ".0f",
+    )
     for optimizer in ("adamw", "muon"):
         curves = train.race(flags.data, train.NANOGPT, optimizer)
         losses = {name: curve[-1][2] for name, curve in curves.items()}

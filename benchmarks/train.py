@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compare training with transformers: the time of a step with its Llama, and the loss over time with its GPT-2.
 
-    python benchmarks/train.py [--turns 7] [--compile]
+    python benchmarks/train.py [--turns 7] [--compile] [--dtype float32]
     python benchmarks/train.py --race tinyshakespeare.txt [--config configs/shakespeare_fast.toml]
 
 Without --race, each contender takes an optimizer step in turn. With it, both train to the end on the text, a step each
@@ -48,9 +48,8 @@ TARGET = 1.8857  # nats per character at the end of nanoGPT's CPU run
 STEPS, WARMUP_STEPS, PEAK_LR, MIN_LR = 2000, 100, 1e-3, 1e-4
 
 
-def step_seconds(turns: int, compile: bool = False) -> dict[str, float]:
+def step_seconds(turns: int, dtype: torch.dtype, compile: bool = False) -> dict[str, float]:
     """Median seconds of a step of each contender."""
-    dtype = pick_dtype("auto", CPU)
     tokens = torch.randint(ARGS.vocab_size, (ROWS, CONTEXT + 1))
     contenders: dict[str, Measurement] = {}
 
@@ -110,9 +109,8 @@ def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
     return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
-def product_seconds(turns: int) -> float:
+def product_seconds(turns: int, dtype: torch.dtype) -> float:
     """Median seconds of the matrix products of a step, forward and backward, without everything around them."""
-    dtype = pick_dtype("auto", CPU)
     weights = [p for name, p in Transformer(ARGS).named_parameters() if p.ndim == 2 and "embeddings" not in name]
     products = []
     for weight in (weight.detach().to(dtype) for weight in weights):
@@ -220,6 +218,7 @@ def main() -> None:
     parser.add_argument(
         "--optimizer", choices=("adamw", "muon"), default="muon", help="ours in the race; adamw has GPT-2's rate"
     )
+    parser.add_argument("--dtype", default="auto", help="of a step's products; auto: bfloat16 if native")
     flags = parser.parse_args()
     keep_freed_memory()  # as in train.py; it makes transformers faster, too
     print(machine())
@@ -230,8 +229,9 @@ def main() -> None:
                 f"{name}: {seconds_to(TARGET, curve):.1f} s to {TARGET}; {loss:.4f} after {steps} steps, {total:.1f} s"
             )
         return
-    times = step_seconds(flags.turns, flags.compile)
-    products = product_seconds(flags.turns)
+    dtype = pick_dtype(flags.dtype, CPU)
+    times = step_seconds(flags.turns, dtype, flags.compile)
+    products = product_seconds(flags.turns, dtype)
     print(f"{ROWS} x {CONTEXT} tokens; its matrix products take {1e3 * products:.0f} ms")
     print("| | ms a step | times as fast as transformers | times its products |\n|---|---|---|---|")
     for name, time in times.items():

@@ -244,7 +244,7 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) ->
     if mask is not None:
         detached.masked_fill_(~mask, -math.inf)
     elif T > 1:  # adding minus infinity takes a quarter of the time of filling
-        detached[..., S - T :] += torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1)
+        detached[..., S - T :].add_(torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1))
     weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
 

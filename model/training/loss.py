@@ -37,14 +37,14 @@ class NextTokenLoss(nn.Module):
         super().__init__()
         self.network = network
         self.dtype = dtype
+        self.hidden: nn.Module | None = None
         if isinstance(network, Transformer):
             self.network = replace_modules(accelerate(network), self.cast_once)
-        self.hidden: nn.Module | None = None
-        if isinstance(network, Transformer) and has_plain_output(network):
-            # The same modules except for the output, so that the result is its input, (B, T, dim)
-            self.hidden = copy.copy(self.network)
-            self.hidden._modules = dict(self.network._modules)
-            self.hidden.output = nn.Identity()
+            if has_plain_output(network):
+                # The same modules except for the output, so that the result is its input, (B, T, dim)
+                self.hidden = copy.copy(self.network)
+                self.hidden._modules = dict(self.network._modules)
+                self.hidden.output = nn.Identity()
 
     def cast_once(self, module: nn.Module) -> nn.Module:
         """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
