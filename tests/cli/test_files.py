@@ -1,10 +1,16 @@
-"""Atomic writes, JSON files, and values in messages."""
+"""Atomic writes, JSON files, and what a file is."""
 
+import bz2
+import gzip
+import lzma
 import os
+import pickle
+import re
+import tarfile
 
 import pytest
 
-from model.cli.files import write_atomically, write_text
+from model.cli.files import kind_of_file, read_json, write_atomically, write_text
 
 
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
@@ -25,3 +31,51 @@ def test_a_directory_that_could_not_be_written_is_removed(tmp_path):
     with pytest.raises(OSError, match="disk full"):
         write_atomically(tmp_path / "model", write)
     assert not list(tmp_path.iterdir())
+
+
+POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (POINTER, "Git LFS pointer .* `git lfs pull`"),
+        (gzip.compress(b"rope"), "gzip: unpack"),
+        (bz2.compress(b"rope"), "bzip2: unpack"),
+        (lzma.compress(b"rope"), "xz: unpack"),
+        (b"PK\3\4\x14\0", "zip archive"),
+        (b"%PDF-1.7\n", "PDF: save its text"),
+        (b"PAR1\x15\4", r"Parquet table: .* \.parquet"),
+        ("rope".encode("utf-16"), "UTF-16 text: convert it"),
+        ("rope".encode("utf-16-be"), "UTF-16 text: convert it"),
+        (pickle.dumps([1], 2), "Python pickle"),
+        (pickle.dumps([1]), "Python pickle"),
+        (bytes(600), "zero bytes only"),
+        (b"\x89PNG\r\n", "image"),
+    ],
+)
+def test_the_kind_of_a_file_is_known_by_its_first_bytes(tmp_path, content, words):
+    assert re.search(words, kind_of_file(content))
+    (tmp_path / "file").write_bytes(content)
+    assert kind_of_file(tmp_path / "file") == kind_of_file(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [b"", b"rope", "麻绳 é\n".encode(), b"\xef\xbb\xbfrope", b"ro\0pe", b'{"a": 1}', b"<!DOCTYPE html>"],
+    ids=ascii,
+)
+def test_text_has_no_other_kind(content):
+    assert kind_of_file(content) is None
+
+
+def test_a_tar_archive_is_known_by_its_header(tmp_path):
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        archive.addfile(tarfile.TarInfo("rope"))
+    assert "tar archive" in kind_of_file(tmp_path / "a.tar")
+
+
+def test_json_that_is_a_pointer_says_how_to_get_the_file(tmp_path):
+    (tmp_path / "config.json").write_bytes(POINTER)
+    with pytest.raises(ValueError, match=r"config\.json is a Git LFS pointer .* `git lfs pull`"):
+        read_json(tmp_path / "config.json")
