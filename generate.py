@@ -38,8 +38,8 @@ from model.decoding.options import (
 )
 from model.decoding.sampling import Sampling
 from model.ranges import Range
+from model.text.dataset import start_text
 from model.text.tokenizer import Tokenizer
-from model.training.config import read_run_settings
 from model.weights import Checkpoint
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -124,7 +124,7 @@ def read_prompts(
 ) -> list[Prompt]:
     """Read and encode the prompts, with ``--chat`` as questions in the template, which also adds its end tokens.
 
-    Otherwise the run's ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
+    Otherwise ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
     documents has rarely seen BOS.
     """
     texts = read_texts(flags.prompt, flags.prompt_file)
@@ -136,8 +136,7 @@ def read_prompts(
     else:
         if flags.system is not None or flags.template_var:
             raise ValueError("system and template_var are for the template of a chat: add --chat")
-        start_text = read_run_settings(checkpoint.path).get("start_text", "")
-        encoded = [tokenizer.encode(text or start_text) for text in texts]
+        encoded = [tokenizer.encode(text or start_text(checkpoint.path)) for text in texts]
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
 
 

@@ -13,10 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from model.cli.files import write_atomically
-from model.text.dataset import load_dataset
+from model.text.dataset import META, load_dataset
 from model.text.sources import PYTHON_DOCS, open_documents
 from model.text.tokenizer import Tokenizer
-from model.training.run_text import read_run_data_args
 from model.transformer import Transformer
 from model.weights import Checkpoint
 from model.weights.checkpoint import newest_run
@@ -170,14 +169,13 @@ def open_windows(path: Path | None, tokenizer: Tokenizer, length: int, most: int
     Raises ValueError if it is shorter than ``length``.
     """
     path = path or newest_run()
-    trained_on = read_run_data_args(path)
-    if trained_on is None:
+    if not (path / META).is_file():
         text = "".join(open_documents((PYTHON_DOCS,)).texts())
         ids = np.array(tokenizer.encode(text[-16 * most * length :]))  # a token has fewer than 16 characters on average
         name = f"the end of {PYTHON_DOCS}"
     else:
-        ids = load_dataset(path).val
-        name = f"the validation text of {', '.join(trained_on.val_data or trained_on.data)}"
+        dataset = load_dataset(path)
+        ids, name = dataset.val, f"the validation text of {dataset.val_name}"
     windows = min(most, len(ids) // length)
     if windows == 0:
         raise ValueError(f"{name} has {len(ids)} tokens, {length} are needed: name a run with a longer text")

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, groupby, islice
+from itertools import groupby, islice
 from operator import itemgetter
 
 import numpy as np
@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 
 from ..cache import KVCache
-from ..text.dataset import UNCOUNTED, Batch, encode_chunks, surrounding_tokens
+from ..text.dataset import UNCOUNTED, Batch, Encoded, encode_documents, surrounding_tokens
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -58,24 +58,25 @@ def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride
     Its first token is predicted as in a training text: from BOS, or from the end token if documents begin without BOS.
     """
     start, end = surrounding_tokens(tokenizer)
-    for file, chunks in source.by_file():
-        for _, document in groupby(numbered_by_document(encode_chunks(chunks, tokenizer)), key=itemgetter(0)):
-            score = Score(file)
-            yield score, windows(chain(start or end, tokens_of(document, score)), context, stride)
+    for file in source.files:
+        encoded = encode_documents(source.read(file), tokenizer, start or end, [])
+        for _, document in groupby(numbered_by_document(encoded), key=itemgetter(0)):
+            score = Score(file.name)
+            yield score, windows(tokens_of(document, score), context, stride)
 
 
-def numbered_by_document(encoded: Iterable[tuple[str, bool, list[int]]]) -> Iterator[tuple[int, str, list[int]]]:
+def numbered_by_document(encoded: Iterable[Encoded]) -> Iterator[tuple[int, Encoded]]:
     number = 0
-    for text, starts_document, ids in encoded:
-        number += starts_document
-        yield number, text, ids
+    for part in encoded:
+        number += part.starts_document
+        yield number, part
 
 
-def tokens_of(document: Iterable[tuple[int, str, list[int]]], score: Score) -> Iterator[int]:
+def tokens_of(document: Iterable[tuple[int, Encoded]], score: Score) -> Iterator[int]:
     """The tokens of a document, whose bytes are added to the score when they are read."""
-    for _, text, ids in document:
-        score.bytes += len(text.encode())
-        yield from ids
+    for _, part in document:
+        score.bytes += part.size
+        yield from part.ids
 
 
 def windows(tokens: Iterable[int], context: int, stride: int) -> Iterator[Batch]:

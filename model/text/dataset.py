@@ -1,62 +1,72 @@
 """A text as token ids in a run directory, written once, and the training and validation batches cut from it.
 
-tokens.bin    the ids of all documents in order, the training text first
-tokens.json   their dtype, where the training text ends and the validation text begins, and fields of ``Dataset``
+tokens.bin     the ids of the training text, then those of the validation text
+targets.bin    of conversations: each id again, or UNCOUNTED where the loss leaves it out
+tokens.json    where the validation text begins, and other facts about both
+
+A document is encoded whole, so its tokens do not depend on what stands beside it. What is for validation is decided
+when all tokens are known, by one rule (``divide``).
 """
 
 import json
 import math
-import os
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
-from itertools import chain, islice, pairwise
+from itertools import chain, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from tempfile import TemporaryFile
+from typing import IO, Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
+from ..cli import quantity
 from ..cli.files import read_json, write_atomically, write_text
-from .readers import Chunk
+from .readers import Part
 from .sources import Documents
-from .tokenizer import Tokenizer
+from .tokenizer import REPLACEMENT, Tokenizer
 
-IDS, META = "tokens.bin", "tokens.json"
-CHUNKS = 128  # tokenized together: up to 2 million characters
+IDS, TARGETS, META = "tokens.bin", "targets.bin", "tokens.json"
+BATCH_CHARACTERS = 2_000_000  # tokenized together, on all cores
+BLOCK = 1 << 20  # tokens that are copied or counted at a time
 # Inputs and targets, int64 (B, T). A target is the token after its input, or UNCOUNTED if the loss does not count it.
 Batch = tuple[np.ndarray, np.ndarray]
 UNCOUNTED = -100  # PyTorch's losses ignore it
-MIN_LENGTH = 64  # of a batch of conversations
+# A document longer than the MANY-th part of the text is divided; of the others some are for validation as a whole.
+MANY = 100
+# With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
+# a prompt begins after a line break, if the text has one near its beginning.
+MIN_DOCUMENTS, BEGINNING = 100, 1_000_000  # tokens
 
 
 @dataclass(frozen=True)
 class Dataset:
-    """The token ids of the training and the validation text, memory-mapped.
+    """The token ids of the training and the validation text, memory-mapped. Both are cut into adjacent windows."""
 
-    Texts are cut into adjacent windows. Conversations are not cut: each has a row of ``row`` tokens, padded at the end.
-    The loss counts only some of their tokens; the others are stored as ``~id``, which is negative.
-    """
-
-    train: np.ndarray  # uint16 or uint32, or int32 of conversations, (N,)
+    train: np.ndarray  # uint16 or uint32, (N,)
     val: np.ndarray
     val_bytes: int  # length in UTF-8 of the text that the targets of the validation stand for
     val_tokens: int  # the targets of the validation that count
     documents: int = 1  # in both
+    val_name: str = ""  # the source of the validation text
+    validation: str = "all"  # what of it is the validation text, in words
     separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text
-    row: int | None = None
-    row_tokens: int | None = None  # without the padding, the mean of the training rows
-    files: Sequence[str] = ()  # the paths of the training text
+    doc_separator: str = ""  # the text between two documents of a file
 
     @property
-    def text_tokens(self) -> int:
-        """The tokens of the training text, without padding."""
-        return len(self.train) // self.row * self.row_tokens if self.row and self.row_tokens else len(self.train)
+    def counted_train(self) -> np.ndarray:
+        """The ids of the training text, and UNCOUNTED for those that the loss leaves out."""
+        return self.train
+
+    @property
+    def counted_val(self) -> np.ndarray:
+        return self.val
 
     def window_tokens(self, context: int) -> int:
         """The tokens of a window of ``context``, without padding: of conversations the mean."""
-        return self.row_tokens or context
+        return context
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
@@ -74,19 +84,15 @@ class Dataset:
         if batch_size % world_size:
             raise ValueError(f"batch_size {batch_size} cannot be shared by {world_size} ranks: give a multiple")
         rows = batch_size // world_size
-        first = seen + rank * rows
-        return _windows(self.train, self._starts(first, rows, context, seed), context, self.row)
+        return self._train_rows(seen + rank * rows, rows, context, seed)
 
     def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
         """The targets of the whole batch, of all ranks, that the loss counts."""
-        if not self.row:
-            return batch_size * context
-        starts = self._starts(seen, batch_size, context, seed)
-        return int((self.train[starts[:, None] + np.arange(1, context + 1)] >= 0).sum())
+        return batch_size * context
 
-    def _starts(self, first: int, rows: int, context: int, seed: int) -> np.ndarray:
-        numbers = range(first, first + rows)
-        return np.array([window_start(number, len(self.train), context, seed, self.row) for number in numbers])
+    def _train_rows(self, first: int, rows: int, context: int, seed: int) -> Batch:
+        starts = [window_start(number, len(self.train), context, seed) for number in range(first, first + rows)]
+        return _windows(self.train, np.array(starts), context)
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
         """Adjacent windows over the validation text: each token after the first is a target exactly once.
@@ -97,36 +103,47 @@ class Dataset:
         If the full windows have more than ``max_tokens`` tokens, only some of them are used: as many as ``max_tokens``
         allows, at least one, spread evenly over the text.
         """
-        count, remainder = (len(self.val) // self.row, 0) if self.row else divmod(len(self.val) - 1, context)
-        starts = np.arange(count) * (self.row or context)
-        window = self.window_tokens(context)
-        if max_tokens is not None and max_tokens < count * window:
-            chosen = max(1, max_tokens // window)
-            starts = starts[np.arange(chosen) * count // chosen]
-            remainder = 0
-        for row in range(0, len(starts), batch_size):
-            yield self._val_windows(starts[row : row + batch_size], context)
-        if remainder:
+        count, remainder = divmod(len(self.val) - 1, context)
+        numbers = spread_numbers(count, max_tokens, context)
+        for row in range(0, len(numbers), batch_size):
+            yield self._val_windows(numbers[row : row + batch_size] * context, context)
+        if remainder and len(numbers) == count:
             yield self._val_windows(np.array([count * context]), remainder)
 
     def _val_windows(self, starts: np.ndarray, length: int) -> Batch:
-        inputs, targets = _windows(self.val, starts, length, self.row)
+        inputs, targets = _windows(self.val, starts, length)
         return inputs, np.where(np.isin(targets, self.separators), UNCOUNTED, targets)
 
 
-def window_start(number: int, tokens: int, context: int, seed: int, row: int | None = None) -> int:
+def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
+    ids = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
+    return ids[:, :-1], ids[:, 1:]
+
+
+def spread_numbers(count: int, max_tokens: int | None, window: int) -> np.ndarray:
+    """The numbers of all ``count`` windows, or if they have more than ``max_tokens`` tokens of some, evenly spread."""
+    if max_tokens is None or max_tokens >= count * window:
+        return np.arange(count)
+    chosen = max(1, max_tokens // window)
+    return np.arange(chosen) * count // chosen
+
+
+def window_start(number: int, tokens: int, context: int, seed: int) -> int:
     """The index of the first token of a window, which is the ``number``-th of a run on ``tokens`` tokens.
 
     Each epoch cuts the text into adjacent windows in random order. The offset of the first window changes from epoch
-    to epoch, so that no token is always the first of its window. Of conversations, each row of ``row`` tokens is a
-    window.
+    to epoch, so that no token is always the first of its window.
     """
-    # Of a text, one window fewer than fit, which leaves room for the offset
-    windows = tokens // row if row else max(1, (tokens - 1) // context - 1)
+    windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
+    index, random = _place(number, windows, seed)
+    return index * context + random % (tokens - windows * context)
+
+
+def _place(number: int, windows: int, seed: int) -> tuple[int, int]:
+    """Where the ``number``-th window of a run is in the text: its index, and a random number, the same for an epoch."""
     epoch, index = divmod(number, windows)
     order, random = _shuffled(windows, seed, epoch)
-    offset = 0 if row else random % (tokens - windows * context)
-    return int(order[index]) * (row or context) + offset
+    return int(order[index]), random
 
 
 @lru_cache(maxsize=2)  # a batch may span two epochs
@@ -139,35 +156,87 @@ def _shuffled(count: int, seed: int, epoch: int) -> tuple[np.ndarray, int]:
     return np.argsort(raw[1:], kind="stable"), int(raw[0])
 
 
-def _windows(tokens: np.ndarray, starts: np.ndarray, length: int, row: int | None) -> Batch:
-    ids = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
-    inputs, targets = ids[:, :-1], ids[:, 1:]
-    if not row:
-        return inputs, targets
-    inputs = np.where(inputs < 0, ~inputs, inputs)
-    targets = np.where(targets < 0, UNCOUNTED, targets)
-    # Without padding, which is most of a row if the conversations are short. Lengths are powers of two, or else
-    # torch.compile would compile the step for each length.
-    used = 1 + int(np.flatnonzero((targets != UNCOUNTED).any(0)).max(initial=0))
-    length = max(MIN_LENGTH, 1 << (used - 1).bit_length())
-    return inputs[:, :length], targets[:, :length]
+MIN_LENGTH = 64  # of a batch of conversations
+
+
+@dataclass(frozen=True)
+class Conversations(Dataset):
+    """Conversations, which are not cut: each is a row of a batch, padded at the end. The loss counts the answers."""
+
+    train_targets: np.ndarray = field(default_factory=lambda: np.empty(0))
+    val_targets: np.ndarray = field(default_factory=lambda: np.empty(0))
+    lengths: np.ndarray = field(default_factory=lambda: np.empty(0))  # of the rows, those of the training text first
+
+    @property
+    def counted_train(self) -> np.ndarray:
+        return self.train_targets
+
+    @property
+    def counted_val(self) -> np.ndarray:
+        return self.val_targets
+
+    @property
+    def ends(self) -> np.ndarray:
+        """The index after each row in the ids of both texts."""
+        return np.cumsum(self.lengths)
+
+    @property
+    def train_rows(self) -> int:
+        return int(np.searchsorted(self.ends, len(self.train))) + 1
+
+    def window_tokens(self, context: int) -> int:
+        return max(1, len(self.train) // self.train_rows)
+
+    def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
+        return int((self._train_rows(seen, batch_size, context, seed)[1] != UNCOUNTED).sum())
+
+    def _train_rows(self, first: int, rows: int, context: int, seed: int) -> Batch:
+        numbers = [_place(number, self.train_rows, seed)[0] for number in range(first, first + rows)]
+        return self._padded(self.train, self.train_targets, self.ends[numbers], self.lengths[numbers], context)
+
+    def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
+        lengths = self.lengths[self.train_rows :]
+        ends = self.ends[self.train_rows :] - len(self.train)
+        numbers = spread_numbers(len(lengths), max_tokens, self.window_tokens(context))
+        for row in range(0, len(numbers), batch_size):
+            chosen = numbers[row : row + batch_size]
+            yield self._padded(self.val, self.val_targets, ends[chosen], lengths[chosen], context)
+
+    @staticmethod
+    def _padded(ids: np.ndarray, targets: np.ndarray, ends: np.ndarray, lengths: np.ndarray, context: int) -> Batch:
+        """Rows as long as the longest, up to the next power of two.
+
+        For any other length torch.compile would compile the step again.
+        """
+        longest = int(lengths.max()) - 1
+        T = min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
+        inputs = np.zeros((len(ends), T), np.int64)
+        outputs = np.full((len(ends), T), UNCOUNTED)
+        for row, (end, length) in enumerate(zip(ends, lengths)):
+            inputs[row, : length - 1] = ids[end - length : end - 1]
+            outputs[row, : length - 1] = targets[end - length + 1 : end]
+        return inputs, outputs
 
 
 # How a text becomes these files.
 
 
-class Counts(NamedTuple):
-    """What a piece holds, or several together. A piece is a chunk of a text or a conversation, and is not divided."""
+class Encoded(NamedTuple):
+    """The tokens of a document, or of a part of a long one; of a conversation, those of one of its rows."""
 
-    ids: int
-    size: int  # length in UTF-8 of the text that the counted ids stand for
-    counted: int  # ids without those between documents, or of a conversation those that the loss counts
-    padding: int = 0
-    documents: int = 1  # that begin here
-    has_context: bool = True  # whether no id before this piece is needed to predict its first counted one
+    ids: Sequence[int]
+    size: int  # length in UTF-8 of the text that they stand for; of a conversation, of what the loss counts
+    starts_document: bool = True
+    targets: Sequence[int] = ()  # of a conversation: its ids, or UNCOUNTED
 
 
-Piece = tuple[Sequence[int] | np.ndarray, Counts]  # the ids
+class Parts(NamedTuple):
+    """What was written, as arrays with a row for each ``Encoded``; a list of a million would take much memory."""
+
+    tokens: np.ndarray  # their number
+    sizes: np.ndarray
+    documents: np.ndarray  # the number of the document, from 0
+    sources: np.ndarray  # the number of the source, from 0
 
 
 def tokenize(
@@ -177,25 +246,26 @@ def tokenize(
     val_fraction: float = 0.1,
     val_documents: Documents | None = None,
 ) -> None:
-    """Write the tokens of the documents into ``directory``, split into training and validation text.
+    """Write the tokens of the documents into ``directory``, divided into training and validation text.
 
-    The validation text is ``val_documents``, or else the end of the tokens, beginning at the chunk nearest to
-    ``val_fraction`` of them, so within 8,000 characters of it. Each file is read once. Raises ValueError if a source
-    has no text, or if there is only one chunk to train and to validate on.
+    The validation text is ``val_documents``, or about ``val_fraction`` of the documents. Each file is read once. Raises
+    ValueError if a source has no text, or too little to be divided.
     """
     start, end = surrounding_tokens(tokenizer)
-
-    def encode(source: Documents) -> Iterator[Piece]:
-        encoded = chain(encode_chunks(source, tokenizer), [("", True, [])])
-        for (text, starts_document, ids), (_, ends_document, _) in pairwise(encoded):
-            before = start if starts_document else []
-            piece = [*before, *ids, *(end if ends_document else [])]
-            size = len(text.encode())
-            yield piece, Counts(len(piece), size, len(ids), 0, int(starts_document), has_context=before != [])
-
-    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
     sources = [documents, val_documents] if val_documents else [documents]
-    write_pieces(directory, sources, encode, dtype, val_fraction, separators=[*start[:1], *end])
+    facts = write_dataset(
+        directory,
+        sources,
+        lambda source: encode_documents(source, tokenizer, start, end),
+        tokenizer,
+        val_fraction,
+        separators=[*start[:1], *end],
+    )
+    beginning = np.fromfile(directory / IDS, facts["dtype"], BEGINNING)
+    has_line_breaks = np.isin(beginning, tokenizer.encode("\n", bos=False)[-1:]).any()
+    facts["start_text"] = "\n" if facts["documents"] < MIN_DOCUMENTS and has_line_breaks else ""
+    facts["doc_separator"] = documents.separator or ""
+    write_text(directory / META, json.dumps(facts))
 
 
 def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
@@ -210,91 +280,240 @@ def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
     return start, [] if start and start[0] in ends else [ends[0]]
 
 
-def encode_chunks(chunks: Iterable[Chunk], tokenizer: Tokenizer) -> Iterator[tuple[str, bool, list[int]]]:
-    """Each chunk, whether it begins a document, and its token ids, without BOS."""
-    remaining = iter(chunks)
-    while batch := list(islice(remaining, CHUNKS)):
-        texts = []
-        for text, starts_document in batch:
-            # The tokenizer would add a space to the one at which the document was cut
-            is_cut = tokenizer.adds_space and not starts_document
-            texts.append(text.removeprefix(" ") if is_cut else text)
-        for (text, starts_document), ids in zip(batch, tokenizer.encode_batch(texts)):
-            yield text, starts_document, ids
+def encode_documents(
+    parts: Iterable[Part], tokenizer: Tokenizer, start: Sequence[int], end: Sequence[int]
+) -> Iterator[Encoded]:
+    """The tokens of each document, in parts if it is long, with ``start`` before and ``end`` after it."""
+    batch: list[tuple[Part, bool]] = []  # with whether the document ends there
+    characters = 0
+    for part, following in pairwise(chain(parts, [Part("", starts_document=True)])):
+        batch.append((part, following.starts_document))
+        characters += len(part.text)
+        if characters >= BATCH_CHARACTERS:
+            yield from _encode_batch(batch, tokenizer, start, end)
+            batch, characters = [], 0
+    yield from _encode_batch(batch, tokenizer, start, end)
 
 
-def write_pieces(
+def _encode_batch(
+    batch: Sequence[tuple[Part, bool]], tokenizer: Tokenizer, start: Sequence[int], end: Sequence[int]
+) -> Iterator[Encoded]:
+    # A tokenizer that puts a space before every text would put one where a document is cut. So it gets a line end
+    # before the part, and the tokens of both are dropped.
+    line_end = tokenizer.encode("\n", bos=False) if tokenizer.adds_space else []
+    texts = [text if starts or not line_end else "\n" + text for (text, starts), _ in batch]
+    for ((text, starts), ends), ids in zip(batch, tokenizer.encode_batch(texts)):
+        if starts:
+            ids = [*start, *ids]
+        elif ids[: len(line_end)] == line_end:
+            ids = ids[len(line_end) :]
+        yield Encoded([*ids, *(end if ends else [])], len(text.encode()), starts)
+
+
+def write_dataset(
     directory: Path,
     sources: Sequence[Documents],
-    encode: Callable[[Documents], Iterable[Piece]],
-    dtype: np.dtype,
+    encode: Callable[[Documents], Iterable[Encoded]],
+    tokenizer: Tokenizer,
     val_fraction: float,
     separators: Sequence[int] = (),
-    row: int | None = None,
-) -> None:
-    """Write the encoded pieces of the sources, and how to read them. The second source, if any, is for validation."""
-    numbers = array("q")  # a table with a row for each piece; a list of pieces would take much memory
-    lengths = [0]  # of the table after each source
+    are_conversations: bool = False,
+) -> dict[str, Any]:
+    """Write the ids of the sources, and the targets of conversations; returns the facts about them for tokens.json.
 
-    def write(path: Path) -> None:
-        total = sum(source.text_size() for source in sources) or None
-        bar = tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1)
-        with path.open("wb") as file, bar:
-            for source in sources:
-                for ids, counts in encode(source):
-                    file.write(np.asarray(ids, dtype).tobytes())
-                    numbers.extend(counts)
-                    bar.update(counts.size)
-                lengths.append(len(numbers) // len(Counts._fields))
-                if lengths[-1] == lengths[-2]:
-                    raise ValueError("the sources hold no text: give a source with text")
-
-    write_atomically(directory / IDS, write)
-    table = np.frombuffer(numbers, np.int64).reshape(-1, len(Counts._fields))
-    if len(table) < 2:
+    The second source, if any, is for validation. Raises ValueError if the text is too short to be divided.
+    """
+    dtype = np.dtype(np.uint16 if tokenizer.vocab_size <= 1 << 16 else np.uint32)
+    with TemporaryFile(dir=directory) as id_file, TemporaryFile(dir=directory) as target_file:
+        parts = write_parts(sources, encode, dtype, id_file, target_file)
+        documents = divide(parts, val_fraction, cuts_documents=not are_conversations)
+        ids = np.memmap(id_file, dtype, "r")
+        write_divided(ids, documents, directory / IDS)
+        counted = np.memmap(directory / IDS, dtype, "r")
+        if are_conversations:
+            write_divided(np.memmap(target_file, np.int32, "r"), documents, directory / TARGETS)
+            counted = np.memmap(directory / TARGETS, np.int32, "r")
+        train = int((documents.cuts - documents.starts).sum())
+        val_bytes = validation_bytes(parts, documents, ids, tokenizer, separators)
+    val_tokens = sum(  # the first token is never predicted
+        int((~np.isin(counted[begin : begin + BLOCK], [UNCOUNTED, *separators])).sum())
+        for begin in range(train + 1, len(counted), BLOCK)
+    )
+    if not (train and val_bytes and val_tokens):
         raise ValueError(
             "the text is too short to be divided into training and validation text: give more, or val_data"
         )
-    if len(sources) == 2:
-        first = lengths[1]  # piece of the validation text
-    else:
-        places = table[:, 0].cumsum() - table[:, 0]  # at which the pieces begin
-        nearest = int(np.abs(places - (1 - val_fraction) * table[:, 0].sum()).argmin())
-        first = max(1, nearest)
-    train, val = (Counts(*part.sum(0).tolist()) for part in (table[:first], table[first:]))
-    has_context = Counts(*table[first].tolist()).has_context
-    facts = {
+    facts: dict[str, Any] = {
         "dtype": str(dtype),
-        "train": train.ids,
-        # The context of the first token that counts is the last token of the training text, unless the text has one.
-        "val": train.ids if has_context else train.ids - 1,
-        "total": train.ids + val.ids,
-        "val_bytes": val.size,
-        "val_tokens": val.counted,
-        "documents": train.documents + val.documents,
-        "files": [os.path.realpath(path) for path in sources[0].paths()],
-        "separators": separators,
-        "row": row,
-        "row_tokens": row and math.ceil((train.ids - train.padding) / (train.ids // row)),
+        "train": train,
+        "total": len(counted),
+        "val_bytes": val_bytes,
+        "val_tokens": val_tokens,
+        "documents": len(documents.ends),
+        "val_name": sources[-1].name,
+        "validation": "all",
+        "separators": list(separators),
     }
-    write_text(directory / META, json.dumps(facts))
+    if len(sources) == 1:
+        facts["validation"] = describe_validation(documents, "conversation" if are_conversations else "document")
+    if are_conversations:
+        is_val = (documents.cuts < documents.ends)[parts.documents]
+        facts["lengths"] = [*parts.tokens[~is_val].tolist(), *parts.tokens[is_val].tolist()]
+    return facts
 
 
-def load_dataset(directory: Path) -> Dataset:
+def write_parts(
+    sources: Sequence[Documents],
+    encode: Callable[[Documents], Iterable[Encoded]],
+    dtype: np.dtype,
+    id_file: IO[bytes],
+    target_file: IO[bytes],
+) -> Parts:
+    """Write the tokens of all sources in the order in which they are read."""
+    rows = array("q")
+    document = -1
+    total = sum(source.text_size() for source in sources) or None
+    with tqdm(total=total, unit="B", unit_scale=True, desc="tokenizing", disable=None, delay=1) as bar:
+        for number, source in enumerate(sources):
+            before = document
+            for ids, size, starts_document, targets in encode(source):
+                id_file.write(np.asarray(ids, dtype).tobytes())
+                target_file.write(np.asarray(targets, np.int32).tobytes())
+                document += starts_document
+                rows.extend([len(ids), size, document, number])
+                bar.update(size)
+            if document == before:
+                raise ValueError(f"{source.name} holds no text: give a source with text")
+    id_file.flush()
+    target_file.flush()
+    return Parts(*np.frombuffer(rows, np.int64).reshape(-1, len(Parts._fields)).T)
+
+
+class Division(NamedTuple):
+    """Of each document, in the order in which they are read: where it starts, its validation text starts, and it ends.
+
+    A document without validation text is cut at its end.
+    """
+
+    starts: np.ndarray
+    cuts: np.ndarray
+    ends: np.ndarray
+
+
+def divide(parts: Parts, val_fraction: float, cuts_documents: bool) -> Division:
+    """Decide what is for validation: the second source, or else about ``val_fraction`` of everything.
+
+    The end of each document that is longer than a MANY-th part of the text, and of the shorter ones every tenth, if
+    ``val_fraction`` is a tenth. So all files and kinds of documents have a part in it. Without ``cuts_documents`` all
+    count as short.
+    """
+    lengths = np.bincount(parts.documents, parts.tokens).astype(np.int64)
+    ends = np.cumsum(lengths)
+    starts = ends - lengths
+    if parts.sources.any():
+        is_val = np.bincount(parts.documents, parts.sources) > 0
+        return Division(starts, np.where(is_val, starts, ends), ends)
+    is_long = (lengths > ends[-1] / MANY) & cuts_documents
+    numbers = np.cumsum(~is_long)  # of the short documents, from 1
+    share = val_fraction + 1e-12  # because ten times 0.1 must not be less than 1
+    is_val = ~is_long & (np.floor(numbers * share) > np.floor((numbers - 1) * share))
+    cuts = np.where(is_val, starts, ends)
+    cuts[is_long] -= np.maximum(1, np.round(val_fraction * lengths[is_long])).astype(np.int64)
+    if np.array_equal(cuts, ends):  # too few for one in ten
+        cuts[-1] = starts[-1]
+    return Division(starts, cuts, ends)
+
+
+def write_divided(tokens: np.ndarray, documents: Division, path: Path) -> None:
+    """Write the training text of all documents, then their validation text."""
+
+    def write(temporary: Path) -> None:
+        with temporary.open("wb") as file:
+            for begin, end in chain(zip(documents.starts, documents.cuts), zip(documents.cuts, documents.ends)):
+                file.write(plain[begin:end].data)
+
+    plain = np.asarray(tokens)  # slicing a memmap takes longer
+    write_atomically(path, write)
+
+
+def validation_bytes(
+    parts: Parts, documents: Division, ids: np.ndarray, tokenizer: Tokenizer, separators: Sequence[int]
+) -> int:
+    """The size of the text that the targets of the validation stand for."""
+    ends = np.cumsum(parts.tokens)
+    starts = ends - parts.tokens
+    first = int((documents.cuts < documents.ends).argmax())  # the document with which the validation text begins
+    cuts = documents.cuts.copy()
+    if ids[cuts[first]] not in separators:
+        cuts[first] += 1  # because its first token is not predicted
+    cuts = cuts[parts.documents]
+    total = int(parts.sizes[cuts <= starts].sum())
+    for index in np.flatnonzero((starts < cuts) & (cuts < ends)):  # the parts that are cut themselves
+        before, whole = (tokenizer.decode(ids[starts[index] : end].tolist()) for end in (cuts[index], ends[index]))
+        share = len(before.rstrip(REPLACEMENT).encode()) / max(1, len(whole.encode()))
+        total += round(parts.sizes[index] * (1 - share))
+    return total
+
+
+def describe_validation(documents: Division, noun: str) -> str:
+    """What of the documents is for validation, in words."""
+    lengths, tails = documents.ends - documents.starts, documents.ends - documents.cuts
+    is_cut = (tails > 0) & (tails < lengths)
+    cut, count = int(is_cut.sum()), len(lengths)
+    end = f"the last {tails[is_cut].sum() / lengths[is_cut].sum():.1%}" if cut else ""
+    if cut == count:
+        return end if count == 1 else f"{end} of each {noun}"
+    whole = f"{int((tails == lengths).sum()):,} of {quantity(count, noun)}"
+    return f"{whole}, and {end} of the {cut} longest," if cut else whole
+
+
+def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
     """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
-    Raises ValueError if the directory has no tokens, or if they are damaged.
+    Raises ValueError if the directory has no tokens, or if they are damaged, or not those of ``vocab_size``.
     """
-    path = directory / META
-    if not path.exists():
-        raise ValueError(f"{path} is missing: the directory has no text of a run")
-    facts = read_json(path)
+    file = directory / META
+    if not file.exists():
+        raise ValueError(f"{file} is missing: the directory has no text of a run")
+    facts = read_json(file)
+    facts.pop("start_text", None)
     try:
-        dtype, train, val, total = (facts.pop(name) for name in ("dtype", "train", "val", "total"))
-        size = (directory / IDS).stat().st_size if (directory / IDS).exists() else 0
-        if size != total * np.dtype(dtype).itemsize:
-            raise ValueError(f"{directory / IDS} has {size} bytes, not those of {total} tokens: restore it")
-        ids = np.memmap(directory / IDS, dtype, "r")
-        return Dataset(ids[:train], ids[val:], **facts)
-    except (KeyError, TypeError):  # fields are missing, or there are others
-        raise ValueError(f"{path} is damaged: restore it") from None
+        dtype, train, total = (facts.pop(name) for name in ("dtype", "train", "total"))
+        ids = map_tokens(directory / IDS, np.dtype(dtype), total)
+        facts |= {"train": ids[:train], "val": ids[train:]}
+        dataset: Dataset
+        if "lengths" in facts:
+            targets = map_tokens(directory / TARGETS, np.dtype(np.int32), total)
+            lengths = np.array(facts.pop("lengths"), dtype=np.int64)
+            facts |= {"train_targets": targets[:train], "val_targets": targets[train:], "lengths": lengths}
+            dataset = Conversations(**facts)
+            fits = lengths.min() > 0 and dataset.ends[-1] == total and train in dataset.ends
+        else:
+            dataset = Dataset(**facts)
+            fits = np.array(dataset.separators, dtype=np.int64).ndim == 1
+        fits = fits and 0 < train < total and min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
+    except (KeyError, TypeError, OverflowError):  # fields are missing, or there are others, or of other types
+        fits = False
+    if not fits:
+        raise ValueError(f"{file} is damaged, or of another version: restore it, or start a new run")
+    if vocab_size is not None:
+        largest = max(int(ids[begin : begin + BLOCK].max()) for begin in range(0, total, BLOCK))
+        if largest >= vocab_size:
+            raise ValueError(
+                f"{directory / IDS} has the token {largest}, but the vocabulary ends at {vocab_size - 1}: restore it"
+            )
+    return dataset
+
+
+def map_tokens(path: Path, dtype: np.dtype, total: int) -> np.ndarray:
+    size = path.stat().st_size if path.exists() else 0
+    if size != total * dtype.itemsize:
+        raise ValueError(f"{path} has {size} bytes, not those of {total} tokens: restore it")
+    return np.memmap(path, dtype, "r")
+
+
+def start_text(directory: Path) -> str:
+    """What a generation without a prompt begins after: a line break if the run in the directory knows few documents."""
+    facts = read_json(directory / META) if (directory / META).is_file() else {}
+    text = facts.get("start_text")
+    return text if isinstance(text, str) else ""

@@ -1,12 +1,9 @@
-"""Read the documents of one file in chunks: plain text, and the fields of JSON lines, JSON arrays, CSV and TSV.
+"""Read the documents of one file: plain text, JSON lines, JSON arrays, and tables; or the conversations in its rows.
 
-Or its conversations, if the rows of a JSON file have ``messages``.
-
-The ending of the name says what a file is; with .gz after it, it is decompressed. Memory is bounded by a chunk, except
-that a JSON array is read as a whole.
+The ending of the name says what a file is; with .gz after it, it is decompressed. Memory is bounded by a few parts of a
+document, except that a JSON array is read as a whole.
 """
 
-import csv
 import gzip
 import io
 import json
@@ -18,19 +15,18 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, TextIO
 
+from ..cli import quantity
+from ..cli.files import kind_of_file
 from .python_docs import python_docs
-from .tokenizer import CHUNK, check_encodable, split_text
+from .tables import table_rows
+from .tokenizer import check_encodable, split_text
 
-JSON = (".jsonl", ".json")
-TABLES = (".csv", ".tsv")
+JSON = (".jsonl", ".ndjson", ".json")
+TABLES = (".parquet", ".csv", ".tsv")
+PART = 1_000_000  # characters; a longer document is read, and becomes tokens, in parts
 BLOCK = 1 << 18  # characters read at a time
 BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")  # at the beginning of a text
-MAX_FIELD = 100_000_000  # characters of a field of a CSV file
-CONVERT = (
-    "save the text of a PDF, a Word document or a Parquet file as .txt or .jsonl, unpack an archive, and convert other "
-    "text with iconv -t UTF-8 -f ENCODING, for example UTF-16, GB18030 or CP1252"
-)
-CORRECT = "correct it, get the file again, or leave it out with --glob"
+CORRECT = "correct it, get the file again, or leave it out"
 
 
 class File(NamedTuple):
@@ -46,7 +42,7 @@ class File(NamedTuple):
 
     @property
     def ending(self) -> str:
-        return os.path.splitext(self.name.lower().removesuffix(".gz"))[1]
+        return "." + os.path.basename(self.name).lower().removesuffix(".gz").rpartition(".")[2]
 
     @property
     def is_documentation(self) -> bool:
@@ -57,35 +53,28 @@ class File(NamedTuple):
         return not self.is_documentation and self.ending not in JSON + TABLES
 
 
-Message = dict[str, str]  # role, one of ROLES, and content
-ROLES = ("system", "user", "assistant")
-MESSAGES = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-
-
-class Chunk(NamedTuple):
-    """A part of a document."""
+class Part(NamedTuple):
+    """A document, or a part of a long one."""
 
     text: str
-    starts_document: bool  # whether it is the first chunk of its document
+    starts_document: bool  # whether it is the first part of its document
 
 
-def read_file(file: File, text_key: str, separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
-    """The documents of one file in chunks of at most ``size`` characters. Raises ValueError if it is not text."""
+def read_file(file: File, text_key: str, separator: str | None) -> Iterator[Part]:
+    """The documents of one file. Raises ValueError if it is not what its name says."""
     if file.is_documentation:
         for text in python_docs():
-            yield from _chunks(split_text(text, size), starts_document=True)
-        return
-    with open_text(file) as stream:
-        if file.is_text:
-            yield from split_documents(read_blocks(stream, file.name), separator, size)
-            return
-        rows = json_rows(stream, file) if file.ending in JSON else csv_rows(stream, file, text_key)
-        for where, row in rows:
-            yield from _chunks(split_text(field(where, row, text_key), size), starts_document=True)
+            yield Part(text, starts_document=True)
+    elif file.is_text:
+        with open_text(file) as stream:
+            yield from split_documents(read_blocks(stream, file.name), separator)
+    else:
+        for where, row in rows(file, text_key):
+            yield from _parts(split_text(text_of(where, row, text_key), PART), starts_document=True)
 
 
-def split_documents(blocks: Iterable[str], separator: str | None, size: int = CHUNK) -> Iterator[Chunk]:
-    """Split a text, given in blocks, into documents at the separator, and these into chunks.
+def split_documents(blocks: Iterable[str], separator: str | None, size: int = PART) -> Iterator[Part]:
+    """Split a text, given in blocks, into documents at the separator, and those longer than ``size`` into parts.
 
     White space before a separator, and blank lines after it, belong to no document. A line end in the separator may
     also be CRLF. Without a separator the text is one document.
@@ -93,27 +82,27 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = CH
     pattern = "\0"  # is in no text: read_blocks refuses it
     if separator:
         pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
-    rest = ""  # the document whose end has not been read, without the chunks that have been returned
-    starts = True  # whether no chunk of it has been returned
+    rest = ""  # the document whose end has not been read, without the parts that have been returned
+    starts = True  # whether no part of it has been returned
     follows = False  # whether none has, and a separator is before it
     for block in blocks:
         *documents, rest = re.split(pattern, rest + block)
         for document in documents:
             text = BLANK_LINES.sub("", document) if follows else document
-            yield from _chunks(split_text(text.rstrip(), size), starts)
+            yield from _parts(split_text(text.rstrip(), size), starts)
             starts = follows = True
         parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
         if len(parts) > 2:
-            yield from _chunks(parts[:-2], starts)
+            yield from _parts(parts[:-2], starts)
             starts = follows = False
-            rest = "".join(parts[-2:])  # the next block may continue the last chunk, or a separator that begins there
+            rest = "".join(parts[-2:])  # the next block may continue the last part, or a separator that begins there
     text = BLANK_LINES.sub("", rest) if follows else rest
-    yield from _chunks(split_text(text.rstrip() if separator else text, size), starts)
+    yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
 
 
-def _chunks(parts: Iterable[str], starts_document: bool) -> Iterator[Chunk]:
-    for text in parts:
-        yield Chunk(text, starts_document)
+def _parts(texts: Iterable[str], starts_document: bool) -> Iterator[Part]:
+    for text in texts:
+        yield Part(text, starts_document)
         starts_document = False
 
 
@@ -141,62 +130,46 @@ def open_text(file: File) -> Iterator[TextIO]:
             yield stream
         except UnicodeDecodeError as error:
             position = raw.tell() - len(error.object) + error.start
-            wrong = f"byte {position} is 0x{error.object[error.start]:02x}"
-            raise ValueError(f"{file.name} is not UTF-8 text: {wrong}; {CONVERT}") from None
+            raise ValueError(
+                f"{file.name} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x}; convert it with "
+                "iconv -t UTF-8 -f ENCODING, for example GB18030 or CP1252"
+            ) from None
+
+
+def check_kind(file: File) -> None:
+    """Raise ValueError if the first bytes of a file tell that it is neither text nor the table that its name says."""
+    with open_bytes(file) as raw:
+        start = raw.read(512)
+    kind = kind_of_file(start)
+    if kind and not (file.ending == ".parquet" and start.startswith(b"PAR1")):
+        raise ValueError(f"{file.name} {kind}")
 
 
 def read_blocks(stream: TextIO, name: str) -> Iterator[str]:
-    """The text in blocks. Raises ValueError for zero characters, as in UTF-16."""
+    """The text in blocks. Raises ValueError for a zero character, which no text has."""
+    before = 0  # characters
     while block := stream.read(BLOCK):
         if "\0" in block:
-            raise ValueError(f"{name} is not UTF-8 text: it contains zero bytes; {CONVERT}")
+            place = before + block.index("\0")
+            raise ValueError(
+                f"{name} has a zero byte after {quantity(place, 'character')}, and so is no text: if it should be, remove "
+                "such bytes, for example with tr -d '\\0'"
+            )
+        before += len(block)
         yield block
 
 
-def field(where: str, row: Any, text_key: str) -> str:
-    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
-    fields = row if isinstance(row, dict) else {text_key: row}
-    value = fields.get(text_key)
-    if isinstance(value, str):
-        return check_encodable(value, where)
-    if text_key in fields and value is None:
-        return ""
-    names = ", ".join(map(ascii, list(fields)[:8]))
-    raise ValueError(
-        f"{where} has no text under {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
-        f"{MESSAGES}, in a file without texts"
-    )
+# --- Rows of JSON files and tables: each with its place, for errors
 
 
-def has_conversations(file: File, text_key: str) -> bool:
-    """Whether the rows of a file are conversations, as its first row tells: it has ``messages`` and no ``text_key``."""
-    if file.ending not in JSON:
-        return False
-    with open_text(file) as stream:
-        _, row = next(json_rows(stream, file), ("", None))
-    return isinstance(row, dict) and "messages" in row and text_key not in row
-
-
-def read_conversations(file: File) -> Iterator[tuple[str, list[Message]]]:
-    """Each conversation of a JSON file with its place. Raises ValueError for a row that is none."""
-    with open_text(file) as stream:
-        for where, row in json_rows(stream, file):
-            messages = row.get("messages") if isinstance(row, dict) else None
-            if not isinstance(messages, list):
-                raise ValueError(f"{where} has no list of messages, but the first row has one: correct or remove it")
-            found = [read_message(f"{where}, message {number}", each) for number, each in enumerate(messages, 1)]
-            if not any(message["role"] == "assistant" for message in found):
-                raise ValueError(f"{where} has no message of the assistant, from which to learn: correct or remove it")
-            yield where, found
-
-
-def read_message(where: str, message: Any) -> Message:
-    role, content = (message.get(name) if isinstance(message, dict) else None for name in ("role", "content"))
-    if role not in ROLES:
-        raise ValueError(f"{where} has the role {json.dumps(role)[:40]}: give one of {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise ValueError(f"{where} has {json.dumps(content)[:40]} as its content: give a text")
-    return {"role": role, "content": check_encodable(content, where)}
+def rows(file: File, text_key: str) -> Iterator[tuple[str, Any]]:
+    """Each row of a JSON file or a table. Of a table only the columns that can matter."""
+    if file.ending in JSON:
+        with open_text(file) as stream:
+            yield from json_rows(stream, file)
+    else:
+        with open_bytes(file) as raw:
+            yield from table_rows(raw, file.name, file.ending, [text_key, *CONVERSATION_KEYS])
 
 
 def json_rows(stream: TextIO, file: File) -> Iterator[tuple[str, Any]]:
@@ -207,6 +180,11 @@ def json_rows(stream: TextIO, file: File) -> Iterator[tuple[str, Any]]:
             for element, value in enumerate(_parsed(line + stream.read(), file.name), 1):
                 yield f"{file.name}, element {element}", value
             return
+        if index == 0 and line.strip() in ("{", "["):
+            raise ValueError(
+                f"{file.name} is JSON over several lines: write a list of rows, [{{...}}, ...], into a .json file, or "
+                "one row a line, for example with jq -c '.[]'"
+            )
         where = f"{file.name}:{number}"
         yield where, _parsed(line, f"{where} alone")
 
@@ -218,26 +196,81 @@ def _parsed(text: str, where: str) -> Any:
         raise ValueError(f"{where} is not valid JSON ({error}): {CORRECT}") from None
 
 
-def csv_rows(stream: TextIO, file: File, text_key: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row with its place. The first row names the columns.
+def text_of(where: str, row: Any, text_key: str) -> str:
+    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
+    fields = row if isinstance(row, dict) else {text_key: row}
+    value = fields.get(text_key)
+    if isinstance(value, str):
+        return check_encodable(value, where)
+    if text_key not in fields:
+        names = ", ".join(map(ascii, list(fields)[:8]))
+        raise ValueError(
+            f"{where} has no {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
+            f"{MESSAGES}, in a file without texts"
+        )
+    if value is None:
+        return ""
+    raise ValueError(f"{where} has {json.dumps(value, default=str)[:40]} under {text_key!r}: a text is needed")
 
-    In .csv the delimiter is the comma, and quoted fields may contain line ends. In .tsv it is the tab, and a quote is
-    text.
+
+# --- Conversations: rows in the forms in which they are published
+
+Message = dict[str, str]  # role, one of ROLES, and content
+ROLES = ("system", "user", "assistant")
+MESSAGES = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
+SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
+CONVERSATION_KEYS = ("messages", "conversations", "instruction", "input", "output", "prompt", "completion")
+
+
+def has_conversations(file: File, text_key: str) -> bool:
+    """Whether the rows of a file are conversations, as its first row tells: it has no ``text_key``."""
+    if file.is_text or file.is_documentation:
+        return False
+    _, row = next(rows(file, text_key), ("", None))
+    return isinstance(row, dict) and text_key not in row and messages_in(row) is not None
+
+
+def read_conversations(file: File, text_key: str) -> Iterator[tuple[str, list[Message]]]:
+    """Each conversation of a file with its place. Raises ValueError for a row that is none."""
+    for where, row in rows(file, text_key):
+        messages = messages_in(row) if isinstance(row, dict) else None
+        if not isinstance(messages, list):
+            raise ValueError(f"{where} is no conversation, but the first row is one: correct or remove it")
+        found = [read_message(f"{where}, message {number}", each) for number, each in enumerate(messages, 1)]
+        if not any(message["role"] == "assistant" for message in found):
+            raise ValueError(f"{where} has no message of the assistant, from which to learn: correct or remove it")
+        yield where, found
+
+
+def messages_in(row: dict[str, Any]) -> Any:
+    """The list of messages of a row, or None. Their roles and contents are not checked yet.
+
+    The rows are those of OpenAI (``messages``), ShareGPT (``conversations``), Alpaca (``instruction``, perhaps with an
+    ``input``, and ``output``), and TRL (``prompt`` and ``completion``).
     """
-    csv.field_size_limit(MAX_FIELD)  # the default is 131,072; the csv module has only one limit per process
-    tsv = {"delimiter": "\t", "quoting": csv.QUOTE_NONE}
-    options: dict[str, Any] = tsv if file.ending == ".tsv" else {"delimiter": ","}
-    rows = csv.DictReader(stream, strict=True, **options)
-    try:
-        names = rows.fieldnames or []
-        if text_key not in names:
-            raise ValueError(
-                f"{file.name} has no column {text_key!r}: give text_key one of {', '.join(map(ascii, names[:8]))}, or "
-                f"separate the columns by {options['delimiter']!r}"
-            )
-        for row in rows:
-            if None in row:  # where DictReader puts the fields that have no column
-                raise csv.Error(f"{len(names) + len(row[None])} fields for {len(names)} columns")
-            yield f"{file.name}, line {rows.line_num}", row
-    except csv.Error as error:
-        raise ValueError(f"{file.name}, line {rows.reader.line_num}, is not valid ({error}): {CORRECT}") from None
+    if "messages" in row:
+        return row["messages"]
+    if "conversations" in row:
+        return row["conversations"]
+    if {"instruction", "output"} <= row.keys():
+        question = row["instruction"]
+        if row.get("input"):
+            question = f"{question}\n\n{row['input']}"
+        return [{"role": "user", "content": question}, {"role": "assistant", "content": row["output"]}]
+    if {"prompt", "completion"} <= row.keys():
+        prompt, completion = row["prompt"], row["completion"]
+        if isinstance(prompt, list) and isinstance(completion, list):
+            return [*prompt, *completion]
+        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+    return None
+
+
+def read_message(where: str, message: Any) -> Message:
+    fields = message if isinstance(message, dict) else {}
+    role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
+    role = SHAREGPT_ROLES.get(role, role) if isinstance(role, str) else role
+    if role not in ROLES:
+        raise ValueError(f"{where} has the role {json.dumps(role)[:40]}: give one of {', '.join(ROLES)}")
+    if not isinstance(content, str):
+        raise ValueError(f"{where} has {json.dumps(content)[:40]} as its content: give a text")
+    return {"role": role, "content": check_encodable(content, where)}

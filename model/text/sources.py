@@ -1,29 +1,33 @@
-"""Documents from files, folders, globs, URLs, standard input or the bundled documentation."""
+"""Documents from files, folders, globs, standard input or the documentation bundled with Python."""
 
 import glob
-import hashlib
-import http.client
+import json
 import os
 import re
 import shutil
 import sys
 import tempfile
-import urllib.error
-import urllib.request
 import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
-from urllib.parse import urlsplit
-
-from tqdm import tqdm
+from shlex import quote
+from typing import IO, Annotated
 
 from ..cli import quantity
-from ..cli.files import cache_home, write_atomically
 from .python_docs import corpus_files
-from .readers import Chunk, File, Message, has_conversations, open_bytes, open_text, read_conversations, read_file
-from .tokenizer import CHUNK
+from .readers import (
+    TABLES,
+    File,
+    Message,
+    Part,
+    check_kind,
+    has_conversations,
+    open_text,
+    read_blocks,
+    read_conversations,
+    read_file,
+)
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 STDIN = "-"
@@ -31,29 +35,27 @@ STDIN = "-"
 TAG = "<|endoftext|>"
 TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
 SAMPLED_CHARACTERS = 1_000_000  # at the beginning of each text file, in which the tag is looked for
-PROBE = 1 << 16  # bytes at the beginning of a file; text has no zero bytes, and other files have some
-# The validation text begins at a chunk. In small texts the chunks are shorter, so that it can begin nearly anywhere.
-MIN_CHUNKS = 400  # in a text
-MIN_CHUNK = 64  # characters
+SAMPLED_LINES = 3  # at the beginning of each text file, which are perhaps JSON
+TEXT_KEY = "text"  # the default
+TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
 
 
 @dataclass
 class Documents:
-    """Documents in order, read in chunks, so that memory is bounded. They can be iterated any number of times."""
+    """Documents in order, read in parts, so that memory is bounded. They can be iterated any number of times."""
 
+    name: str  # for the user
     files: list[File]
     text_key: str
     separator: str | None
 
-    def __iter__(self) -> Iterator[Chunk]:
-        for _, chunks in self.by_file():
-            yield from chunks
-
-    def by_file(self) -> Iterator[tuple[str, Iterator[Chunk]]]:
-        """The name and the documents of each file."""
-        chunk_size = min(CHUNK, max(MIN_CHUNK, self._size() // MIN_CHUNKS))
+    def __iter__(self) -> Iterator[Part]:
         for file in self.files:
-            yield file.name, read_file(file, self.text_key, self.separator, chunk_size)
+            yield from self.read(file)
+
+    def read(self, file: File) -> Iterator[Part]:
+        """The documents of one of the files."""
+        return read_file(file, self.text_key, self.separator)
 
     def has_conversations(self) -> bool:
         """Whether the files hold conversations. Raises ValueError if some do and some do not."""
@@ -65,11 +67,11 @@ class Documents:
     def conversations(self) -> Iterator[tuple[str, list[Message]]]:
         """Each conversation, with its place for errors."""
         for file in self.files:
-            yield from read_conversations(file)
+            yield from read_conversations(file, self.text_key)
 
     def texts(self) -> Iterator[str]:
-        """The text of each chunk."""
-        return (chunk.text for chunk in self)
+        """The text of each part."""
+        return (part.text for part in self)
 
     def recognize_separator(self) -> str:
         """TAG if it is alone on a line near the beginning of a text file; otherwise empty."""
@@ -82,10 +84,8 @@ class Documents:
 
     def text_size(self) -> int:
         """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
-        is_plain = all(file.is_text and not file.is_gzip for file in self.files)
-        return self._size() if is_plain else 0
-
-    def _size(self) -> int:
+        if not all(file.is_text and not file.is_gzip for file in self.files):
+            return 0
         spooled = sum(os.fstat(file.spooled.fileno()).st_size for file in self.files if file.spooled)
         return spooled + sum(path.stat().st_size for path in self.paths())
 
@@ -101,84 +101,124 @@ class Documents:
 
 
 def open_documents(
-    specs: Sequence[str | Path],
-    text_key: str = "text",
-    doc_separator: str | None = None,
-    patterns: Sequence[str] = (),
+    specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = None
 ) -> Documents:
-    """The documents of files, directories, globs, URLs, ``-`` for standard input, or ``python-docs``.
+    """The documents of files, directories, globs, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, or the text between two ``doc_separator`` in a file. In files that end in .jsonl, .json, .csv
-    or .tsv it is the ``text_key`` of each object or row. ``patterns``, for example ``*.py``, select files in
-    directories. In directories, hidden files and files of run directories are skipped. In directories and globs, empty
-    files are skipped, and binary ones with a warning. Raises ValueError if a source is missing. Text that is not UTF-8
-    is detected only when it is read.
+    A document is a file, or the text between two ``doc_separator`` in a file. In JSON files and tables it is the
+    ``text_key`` of each object or row. In directories, hidden files and files of run directories are skipped, and links
+    are followed. In directories and globs, empty files are skipped, and files that are not text with a warning. Raises
+    ValueError if a source is missing, or not text.
     """
-    return Documents([file for spec in specs for file in _find(str(spec), patterns)], text_key, doc_separator)
+    files = [file for spec in specs for file in _find(str(spec))]
+    texts = [file for file in files if file.is_text]
+    if text_key != TEXT_KEY and len(texts) == len(files):
+        raise ValueError(
+            f"text_key is {text_key!r}, but {texts[0].name} is read as plain text: leave it out, or let the names of "
+            "files with rows end in .jsonl, .json, .parquet, .csv or .tsv"
+        )
+    for file in texts:
+        if holds_json_lines(file):
+            warnings.warn(
+                f"{file.name} is read as plain text, but its lines are JSON: to read a field of each, let its name end "
+                "in .jsonl",
+                stacklevel=1,
+            )
+    return Documents(", ".join(map(str, specs)), files, text_key, doc_separator)
 
 
-def _find(spec: str, patterns: Sequence[str]) -> list[File]:
-    """The text files that one source names."""
+def _find(spec: str) -> list[File]:
+    """The files that one source names."""
     if spec == PYTHON_DOCS:
         return [File(PYTHON_DOCS)]
     if spec == STDIN:
-        return [File("standard input", spooled=_spool_stdin())]
-    if spec.startswith(("http://", "https://")):
-        path = fetch(spec)
-        return [File(path.name, path)]
+        file = File("standard input", spooled=_spool_stdin())
+        check_kind(file)
+        return [file]
+    if "://" in spec:
+        raise ValueError(f"{spec} is an address: fetch it with `curl -LO {quote(spec)}`, then give the file")
     path = Path(os.path.expanduser(spec))
     if path.is_file() and path.stat().st_size:
-        return [File(str(path), path)]
+        file = File(str(path), path)
+        check_kind(file)
+        return [file]
     if path.is_dir():
-        return _text_files(spec, _walk(path, patterns))
+        return _text_files(spec, _walk(path))
     if glob.has_magic(spec):
         return _text_files(spec, [Path(match) for match in sorted(glob.glob(str(path), recursive=True))])
+    hub = ""
+    if len(path.parts) == 2 and not path.parent.exists():
+        hub = (
+            f"; a dataset of the Hugging Face Hub comes with `hf download --repo-type dataset {spec} --local-dir "
+            f"{path.name}`, and is then given as '{path.name}/**/*.parquet'"
+        )
     raise ValueError(
         f"{spec} does not exist, is empty, or is neither a file nor a directory: give a text file, a directory, a "
-        f"glob, a URL, - or {PYTHON_DOCS}"
+        f"glob, - or {PYTHON_DOCS}{hub}"
     )
 
 
-def _walk(folder: Path, patterns: Sequence[str]) -> list[Path]:
-    """The files in a directory that match the patterns, sorted.
+def _walk(folder: Path) -> list[Path]:
+    """The files in a directory, sorted; a file that is found several times, by links, only once.
 
     Hidden files and folders are left out, because ``--data .`` means the user's own text. So are run directories.
     """
-    found = []
-    for root, folders, names in os.walk(folder):
-        if ".lock" in names or {"config.toml", "metrics.jsonl"}.issubset(names):
+    found: dict[str, Path] = {}  # by the real path
+    entered: set[str] = set()
+    for root, folders, names in os.walk(folder, followlinks=True):
+        is_run = ".lock" in names or {"config.toml", "metrics.jsonl"}.issubset(names)
+        if is_run or os.path.realpath(root) in entered:
             folders.clear()
             continue
-        folders[:] = [name for name in folders if not name.startswith(".")]
-        found += [Path(root, name) for name in names if not name.startswith(".")]
-    if patterns:
-        found = [path for path in found if any(path.relative_to(folder).match(pattern) for pattern in patterns)]
-    return sorted(found)
+        entered.add(os.path.realpath(root))
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        for name in sorted(names):
+            if not name.startswith("."):
+                path = Path(root, name)
+                found.setdefault(os.path.realpath(path), path)
+    return sorted(found.values())
 
 
 def _text_files(spec: str, paths: Sequence[Path]) -> list[File]:
-    """The text files among ``paths``. A warning counts the binary files. Empty ones are left out."""
+    """The text files and tables among ``paths``. A warning counts the others. Empty ones are left out."""
     files: list[File] = []
-    binary: list[Path] = []
+    skipped: list[str] = []
     for path in paths:
         if not path.is_file() or not path.stat().st_size:
             continue
         file = File(str(path), path)
-        with open_bytes(file) as raw:
-            is_binary = b"\0" in raw.read(PROBE)
-        if is_binary:
-            binary.append(path)
-        else:
+        try:
+            check_text(file)
             files.append(file)
-    skipped = f"; {quantity(len(binary), 'binary file')} skipped, for example {binary[0]}" if binary else ""
+        except ValueError as error:
+            skipped.append(str(error))
+    others = f"{quantity(len(skipped), 'file')} skipped: {skipped[0]}" if skipped else ""
     if not files:
-        raise ValueError(
-            f"{spec}: no text files{skipped}; check the path, and --glob if you gave it (hidden files and run "
-            "directories are not read)"
-        )
-    if binary:
-        warnings.warn(f"{spec}: {quantity(len(files), 'text file')}{skipped}", stacklevel=1)
+        reason = others or "check the path (hidden files and run directories are not read)"
+        raise ValueError(f"{spec}: no text files; {reason}")
+    if skipped:
+        warnings.warn(f"{spec}: {quantity(len(files), 'text file')}; {others}", stacklevel=1)
     return files
+
+
+def check_text(file: File) -> None:
+    """Raise ValueError unless a file is a table, or all of it is UTF-8 text."""
+    check_kind(file)
+    if file.ending not in TABLES:
+        with open_text(file) as stream:
+            for _ in read_blocks(stream, file.name):
+                pass
+
+
+def holds_json_lines(file: File) -> bool:
+    """Whether the first lines of a text file are all JSON objects."""
+    with open_text(file) as stream:
+        lines = [stream.readline(SAMPLED_CHARACTERS) for _ in range(SAMPLED_LINES)]
+    try:
+        found = [isinstance(json.loads(line), dict) for line in lines if line.strip()]
+    except (ValueError, RecursionError):
+        return False
+    return bool(found) and all(found)
 
 
 def _spool_stdin() -> IO[bytes]:
@@ -190,28 +230,3 @@ def _spool_stdin() -> IO[bytes]:
     shutil.copyfileobj(sys.stdin.buffer, file)
     file.flush()
     return file
-
-
-FETCH_TIMEOUT = 30  # seconds without a byte
-
-
-def fetch(url: str) -> Path:
-    """Download ``url`` into the cache unless it is there. Raises ValueError if that fails."""
-    name = os.path.basename(urlsplit(url).path)
-    path = cache_home() / "downloads" / f"{hashlib.sha256(url.encode()).hexdigest()[:16]}-{name}"
-    if not path.exists():
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, lambda temporary: _download(url, temporary))
-    return path
-
-
-def _download(url: str, path: Path) -> None:
-    try:
-        with urllib.request.urlopen(url, timeout=FETCH_TIMEOUT) as response, path.open("wb") as file:
-            size = int(response.headers.get("Content-Length") or 0)
-            with tqdm.wrapattr(response, "read", size or None, desc=url, disable=None) as stream:
-                shutil.copyfileobj(stream, file)
-            if size and file.tell() != size:
-                raise ValueError(f"{url} broke off after {file.tell()} of {quantity(size, 'byte')}: try again")
-    except (urllib.error.URLError, http.client.HTTPException, TimeoutError, ConnectionError, UnicodeError) as error:
-        raise ValueError(f"{url} cannot be fetched ({error}): check the address and the connection") from None

@@ -125,13 +125,6 @@ class SentencePieceTokenizer:
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
         self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
         self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
-        # SentencePiece decodes U+2581 in a piece as a space, but the three byte pieces of U+2581 as U+2581 itself. So a
-        # U+2581 in the text is encoded as bytes, and the parts around it separately. This is not possible if the
-        # tokenizer adds a space, because it would add one to each part; with such a tokenizer, U+2581 is decoded as a
-        # space.
-        byte_ids = [self._model.piece_to_id(f"<0x{byte:02X}>") for byte in U2581.encode()]
-        has_bytes = all(self._model.is_byte(i) for i in byte_ids)
-        self._u2581_ids = byte_ids if has_bytes and not self.adds_space else None
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """BOS comes first."""
@@ -140,12 +133,6 @@ class SentencePieceTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts])
-        for row, text in enumerate(texts):
-            if self._u2581_ids and U2581 in text:
-                first, *rest = self._model.encode(text.split(U2581))
-                rows[row] = first
-                for part in rest:
-                    rows[row] += self._u2581_ids + part
         return rows
 
     @cached_property
@@ -181,11 +168,23 @@ class SentencePieceTokenizer:
         return TextStream(self.decode, prefix=prefix)
 
 
-CHUNK = 16_000  # characters; the speed hardly depends on it
+COMPARED_CHARACTERS = 100_000
 
 
-def split_text(text: str, size: int = CHUNK) -> Iterator[str]:
-    """Split ``text`` into chunks of at most ``size`` characters, between words where possible."""
+def lost_text(tokenizer: Tokenizer, text: str) -> str | None:
+    """An example of what the tokenizer loses at the beginning of a text; None if that comes back as it was."""
+    text = text[:COMPARED_CHARACTERS]
+    decoded = tokenizer.decode(tokenizer.encode(text, bos=False))
+    if decoded == text:
+        return None
+    differences = (place for place, (one, other) in enumerate(zip(text, decoded)) if one != other)
+    place = next(differences, min(len(text), len(decoded)))
+    example = slice(max(0, place - 10), place + 20)
+    return f"{text[example]!r} comes back as {decoded[example]!r}"
+
+
+def split_text(text: str, size: int) -> Iterator[str]:
+    """Split ``text`` into parts of at most ``size`` characters, at the end of a line or between words if possible."""
     start = 0
     while len(text) - start > size:
         end = _cut_point(text, start, start + size)
@@ -196,14 +195,20 @@ def split_text(text: str, size: int = CHUNK) -> Iterator[str]:
 
 
 def _cut_point(text: str, start: int, end: int) -> int:
-    """The last index up to ``end`` that no token crosses: before a space that follows a visible character.
+    """The last index up to ``end`` that hardly any token crosses, in the second half of ``text[start:end]``.
 
-    Common tokenizers have spaces only at the start of a token. If the second half of ``text[start:end]`` has no such
-    index (Chinese text, numbers separated by tabs), the text is cut at ``end``.
+    It is after a line end that a visible character follows, or else before a space that follows a visible character,
+    because most tokenizers have spaces only at the start of a token. Without either (DNA, numbers separated by tabs),
+    the text is cut at ``end``.
     """
     middle = start + (end - start) // 2
+    index = text.rfind("\n", middle, end) + 1
+    while index > middle:
+        if not text[index].isspace():
+            return index
+        index = text.rfind("\n", middle, index - 1) + 1
     index = text.rfind(" ", middle, end + 1)
-    while index > start:
+    while index > middle:
         if not text[index - 1].isspace():
             return index
         index = text.rfind(" ", middle, index)

@@ -94,7 +94,7 @@ def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
             break
         speed = measure_speed(run, model, dataset, ranks)
         enough = TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden) * (1 + model.vocab_size / PIECES)
-        if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * dataset.text_tokens):
+        if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * len(dataset.train)):
             break
         chosen = plan(run, model, speed, dataset, ranks), speed
     assert chosen
@@ -103,7 +103,7 @@ def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
 
 def memorises(model: ModelArgs, dataset: Dataset) -> bool:
     """Whether the model has so many parameters that it would learn the text by heart."""
-    return count_parameters(model).hidden > MAX_PARAMETERS_PER_TOKEN * dataset.text_tokens
+    return count_parameters(model).hidden > MAX_PARAMETERS_PER_TOKEN * len(dataset.train)
 
 
 def training_tokens(run: Run, speed: float) -> float:
@@ -122,7 +122,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     def unless_given(**settings: Any) -> dict[str, Any]:
         return {name: value for name, value in settings.items() if name not in run.given}
 
-    train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, dataset.text_tokens
+    train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, len(dataset.train)
     tokens = training_tokens(run, speed)
     passes = MAX_PASSES
     if fine_tuning:

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
-from ..text.sources import Documents, open_documents
+from ..text.sources import TEXT_KEY, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network
@@ -31,8 +30,6 @@ PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
 FINE_TUNING_LR_FRACTION = 0.1
 FINE_TUNING_CONTEXT = 1024  # by default at most: a published model's whole context needs far more memory than a run
 MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU, because gradients of larger ones were wrong (pytorch 177116)
-Globs = Annotated[tuple[str, ...], "which files of a folder to read, for example '*.py' (default: all text)"]
-TextKey = Annotated[str, "the field of a JSON line or object, or the column of a CSV or TSV, that holds the text"]
 
 
 @dataclass(frozen=True)
@@ -44,22 +41,19 @@ class DataArgs:
 
     data: Annotated[
         tuple[str, ...],
-        "text: files, folders, globs, URLs, - for stdin; reads .jsonl, .json, .csv, .tsv and .gz too; rows with "
-        "messages are conversations",
+        "text: files, folders, globs, - for stdin; reads .jsonl, .json, .parquet, .csv, .tsv and .gz too; rows with "
+        "messages, or with instruction and output, are conversations",
     ] = ("python-docs",)
-    glob: Globs = ()
-    val_data: Annotated[tuple[str, ...], "validation text (default: the end of the data)"] = ()
+    val_data: Annotated[tuple[str, ...], "validation text (default: a part of the data)"] = ()
     val_fraction: Annotated[
-        float, "fraction of the data, from its end, that is kept for validation", Range(0.00001, 0.9)
+        float,
+        "fraction of the data kept for validation: every tenth document, and the last tenth of very long ones",
+        Range(0.00001, 0.9),
     ] = 0.1
-    text_key: TextKey = "text"
+    text_key: TextKey = TEXT_KEY
     doc_separator: Annotated[
         str | None,
         "separator of documents in a text file; '' for none (default: <|endoftext|>, if that is alone on a line)",
-    ] = None
-    start_text: Annotated[
-        str | None,
-        "text put before a generation without a prompt, and not printed (default: a line break, if documents are few)",
     ] = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
@@ -68,7 +62,7 @@ class DataArgs:
 
     def open(self, specs: Sequence[str]) -> Documents:
         """The text of ``specs``, which is ``data`` or ``val_data``."""
-        return open_documents(specs, self.text_key, self.doc_separator or None, self.glob)
+        return open_documents(specs, self.text_key, self.doc_separator or None)
 
 
 @dataclass(frozen=True)
@@ -226,7 +220,7 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     if "init_from" in settings:
         settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
     data, model, train = instances(settings, *SETTINGS_CLASSES)
-    name = config.stem if config else Path(urlsplit(data.data[0]).path).name.split(".")[0]
+    name = config.stem if config else Path(data.data[0]).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
     return Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
 
@@ -245,7 +239,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before = values(*instances(saved, *SETTINGS_CLASSES))
-    fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)} - {"start_text"}
+    fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)}
     changed = {name: value for name, value in settings.items() if name in fixed and value != before[name]}
     if changed:
         conflicts = [f"{name} {toml_value(before[name])} -> {toml_value(value)}" for name, value in changed.items()]
@@ -278,12 +272,3 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
             "--tokenizer out, or give the file of that tokenizer"
         )
     return fixed | {"tokenizer": tokenizer}
-
-
-def read_run_settings(model: Path) -> dict[str, Any]:
-    """The settings of the run that made this model; empty if no run made it, or if they cannot be read."""
-    file = model / CONFIG_FILE
-    try:
-        return read_toml(file, *SETTINGS_CLASSES) if file.is_file() else {}
-    except ValueError:  # written by another program, or by another version of this one
-        return {}

@@ -122,7 +122,6 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     device = local_device(args.device, ranks)
     dtype = pick_dtype(args.dtype, device)
     peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
-    share = len(data.val) / (len(data.train) + len(data.val))
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
     if args.step_limit < math.inf:
@@ -138,9 +137,10 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak",
-        "text": f"{quantity(data.text_tokens, 'token')} to train on, {share:.1%} of all for validation; "
+        "text": f"{quantity(len(data.train), 'token')} to train on, {quantity(len(data.val), 'token')} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
+        "validation": f"{data.validation} of {data.val_name}",
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
@@ -195,7 +195,7 @@ def limits(trainer: Trainer) -> str:
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:
-    return f"{tokens / dataset.text_tokens:,.1f} epochs"
+    return f"{tokens / len(dataset.train):,.1f} epochs"
 
 
 def format_rows(rows: dict[str, str]) -> str:

@@ -24,8 +24,8 @@ import torch
 from model.attention import Attention, attention
 from model.cli.files import write_text
 from model.config import ModelArgs
+from model.text.dataset import start_text
 from model.text.tokenizer import Tokenizer
-from model.training.config import read_run_settings
 from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import Checkpoint
@@ -96,7 +96,7 @@ def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, ste
     facts = {
         "name": path.resolve().name,
         "prompt": prompt,
-        "startText": read_run_settings(path).get("start_text", ""),  # replaces an empty prompt, as in generate.py
+        "startText": start_text(path),  # replaces an empty prompt, as in generate.py
         **packed.facts,
         "tokenizer": vocabulary(tokenizer, prompt),
         "steps": steps,

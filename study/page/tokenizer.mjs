@@ -5,10 +5,8 @@ const U2581 = "\u2581"; // how SentencePiece writes a space inside a piece
 
 export class SentencePiece {
   // addsSpace: add a space before the text. collapses: replace each run of spaces by one, and strip both ends.
-  // encodesU2581AsBytes: encode a typed U+2581 as bytes, because its piece would be decoded as a space. Not possible
-  // with addsSpace.
-  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes }) {
-    Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses, encodesU2581AsBytes });
+  constructor({ pieces, kinds, scores, bosId, eosIds, addsSpace, collapses }) {
+    Object.assign(this, { pieces, kinds, scores, bosId, eosIds, addsSpace, collapses });
     this.ids = new Map();
     this.bytes = new Map();
     pieces.forEach((piece, id) => {
@@ -21,16 +19,6 @@ export class SentencePiece {
   // BOS first.
   encode(text) {
     const ids = [this.bosId];
-    const parts = this.encodesU2581AsBytes ? text.split(U2581) : [text];
-    parts.forEach((part, i) => {
-      if (i > 0) ids.push(...this.byteIds(U2581));
-      for (const id of this.encodePart(part)) ids.push(id); // a spread of a pasted text could overflow the stack
-    });
-    return ids;
-  }
-
-  encodePart(text) {
-    const ids = [];
     for (const symbol of this.merge([...this.normalize(text)])) {
       const id = this.ids.get(symbol);
       if (id !== undefined) ids.push(id);

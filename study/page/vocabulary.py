@@ -49,6 +49,4 @@ def plain_model(tokenizer: SentencePieceTokenizer) -> dict[str, Any] | None:
         "scores": [0 if is_characters else int(piece.score) for piece in pieces],
         "addsSpace": tokenizer.adds_space,
         "collapses": model.normalize("a  b").count(U2581) == model.normalize("a b").count(U2581),
-        # As in SentencePieceTokenizer, which says why. tokenizer.adds_space is the same setting as addsSpace.
-        "encodesU2581AsBytes": not tokenizer.adds_space and kinds.count("b") == 256,
     }

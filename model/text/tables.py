@@ -1,0 +1,60 @@
+"""Rows of Parquet, CSV and TSV files, read in batches by the optional package pyarrow."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+ROWS = 256  # that become Python's objects at a time
+BLOCK = 1 << 26  # bytes of a CSV file that are parsed at a time; no row may be longer
+
+
+def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each row of an opened table with its place, as a dict of those of the ``wanted`` columns that it has.
+
+    In CSV and TSV, quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv module
+    write them. Raises ValueError if the table has none of the columns, or if it is damaged.
+    """
+    try:
+        import pyarrow
+    except ImportError:
+        raise ValueError(f"{name} needs the extra data: pip install pyarrow, or save it as .jsonl") from None
+    number = 0
+    try:
+        batches = parquet_batches(raw, name, wanted) if ending == ".parquet" else csv_batches(raw, name, ending, wanted)
+        for batch in batches:
+            for start in range(0, len(batch), ROWS):
+                for row in batch.slice(start, ROWS).to_pylist():
+                    number += 1
+                    yield f"{name}, row {number}", row
+    except (pyarrow.ArrowException, OSError) as error:
+        reason = str(error).split("\n")[0].removeprefix("CSV parse error: ")[:200]
+        raise ValueError(f"{name} is damaged after row {number} ({reason}): correct it or get it again") from None
+
+
+def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    table = parquet.ParquetFile(raw)
+    columns = choose_columns(name, table.schema_arrow.names, wanted)
+    return table.iter_batches(ROWS, columns=columns)
+
+
+def csv_batches(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[Any]:
+    from pyarrow import csv, string
+
+    start = raw.tell()
+    parsing = csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
+    reading = csv.ReadOptions(use_threads=False, block_size=BLOCK)  # several threads would not know the row of an error
+    names = csv.open_csv(raw, reading, parsing).schema.names
+    columns = choose_columns(name, names, wanted)
+    raw.seek(start)
+    # Without column types, a text of digits would become a number
+    conversion = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, string()))
+    return csv.open_csv(raw, reading, parsing, conversion)
+
+
+def choose_columns(name: str, names: Sequence[str], wanted: Sequence[str]) -> list[str]:
+    """The wanted columns of a table. Only they are read."""
+    found = [column for column in wanted if column in names]
+    if not found:
+        raise ValueError(f"{name} has no column {wanted[0]!r}: give text_key one of {', '.join(map(ascii, names[:8]))}")
+    return found
