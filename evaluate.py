@@ -123,7 +123,8 @@ def validation_text(checkpoint: Checkpoint) -> Text:
         raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
     dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
     print_note(
-        f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text; name another text with --data"
+        f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text; name another text with "
+        "--data"
     )
     context = checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sentencepiece import SentencePieceTrainer
 
-from model.text.readers import Chunk
+from model.text.readers import Part
 from model.text.sources import open_documents
 
 # Of Llama 2's tokenizer, which is lossless: bytes for unknown characters, and a space that is put before every text
@@ -45,10 +45,10 @@ def llama3_tokenizer(directory: Path) -> None:
     (directory / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
 
 
-def join_chunks(chunks: Iterable[Chunk]) -> list[str]:
-    """The documents that the chunks are parts of."""
+def join_parts(parts: Iterable[Part]) -> list[str]:
+    """The documents that consist of the parts."""
     documents: list[str] = []
-    for text, starts_document in chunks:
+    for text, starts_document in parts:
         assert text
         if starts_document:
             documents.append("")
@@ -57,7 +57,7 @@ def join_chunks(chunks: Iterable[Chunk]) -> list[str]:
 
 
 def read_documents(*specs: str | Path, **options) -> list[str]:
-    return join_chunks(open_documents([str(spec) for spec in specs], **options))
+    return join_parts(open_documents([str(spec) for spec in specs], **options))
 
 
 def refusal(*specs: str | Path, **options) -> str:

@@ -479,23 +479,24 @@ def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
     facts.pop("start_text", None)
     try:
         dtype, train, total = (facts.pop(name) for name in ("dtype", "train", "total"))
-        ids = map_tokens(directory / IDS, np.dtype(dtype), total)
+        ids = np.memmap(directory / IDS, dtype, "r")
+        fits = 0 < train < total == len(ids)
         facts |= {"train": ids[:train], "val": ids[train:]}
         dataset: Dataset
         if "lengths" in facts:
-            targets = map_tokens(directory / TARGETS, np.dtype(np.int32), total)
+            targets = np.memmap(directory / TARGETS, np.int32, "r")
             lengths = np.array(facts.pop("lengths"), dtype=np.int64)
             facts |= {"train_targets": targets[:train], "val_targets": targets[train:], "lengths": lengths}
             dataset = Conversations(**facts)
-            fits = lengths.min() > 0 and dataset.ends[-1] == total and train in dataset.ends
+            fits &= len(targets) == total == lengths.sum() and lengths.min() > 0 and train in dataset.ends
         else:
             dataset = Dataset(**facts)
-            fits = np.array(dataset.separators, dtype=np.int64).ndim == 1
-        fits = fits and 0 < train < total and min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
-    except (KeyError, TypeError, OverflowError):  # fields are missing, or there are others, or of other types
+            fits &= np.array(dataset.separators, dtype=np.int64).ndim == 1
+        fits &= min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
+    except (KeyError, TypeError, ValueError, OverflowError, FileNotFoundError):
         fits = False
     if not fits:
-        raise ValueError(f"{file} is damaged, or of another version: restore it, or start a new run")
+        raise ValueError(f"{file} and {IDS} are damaged, or do not belong together: restore them, or start a new run")
     if vocab_size is not None:
         largest = max(int(ids[begin : begin + BLOCK].max()) for begin in range(0, total, BLOCK))
         if largest >= vocab_size:
@@ -503,13 +504,6 @@ def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
                 f"{directory / IDS} has the token {largest}, but the vocabulary ends at {vocab_size - 1}: restore it"
             )
     return dataset
-
-
-def map_tokens(path: Path, dtype: np.dtype, total: int) -> np.ndarray:
-    size = path.stat().st_size if path.exists() else 0
-    if size != total * dtype.itemsize:
-        raise ValueError(f"{path} has {size} bytes, not those of {total} tokens: restore it")
-    return np.memmap(path, dtype, "r")
 
 
 def start_text(directory: Path) -> str:

@@ -152,8 +152,8 @@ def read_blocks(stream: TextIO, name: str) -> Iterator[str]:
         if "\0" in block:
             place = before + block.index("\0")
             raise ValueError(
-                f"{name} has a zero byte after {quantity(place, 'character')}, and so is no text: if it should be, remove "
-                "such bytes, for example with tr -d '\\0'"
+                f"{name} has a zero byte after {quantity(place, 'character')}: if it is text, remove such bytes, for "
+                "example with tr -d '\\0'"
             )
         before += len(block)
         yield block

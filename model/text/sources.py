@@ -215,10 +215,10 @@ def holds_json_lines(file: File) -> bool:
     with open_text(file) as stream:
         lines = [stream.readline(SAMPLED_CHARACTERS) for _ in range(SAMPLED_LINES)]
     try:
-        found = [isinstance(json.loads(line), dict) for line in lines if line.strip()]
+        rows = [json.loads(line) for line in lines if line.strip()]
     except (ValueError, RecursionError):
         return False
-    return bool(found) and all(found)
+    return bool(rows) and all(isinstance(row, dict) and row for row in rows)
 
 
 def _spool_stdin() -> IO[bytes]:

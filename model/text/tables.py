@@ -10,8 +10,8 @@ BLOCK = 1 << 26  # bytes of a CSV file that are parsed at a time; no row may be 
 def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each row of an opened table with its place, as a dict of those of the ``wanted`` columns that it has.
 
-    In CSV and TSV, quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv module
-    write them. Raises ValueError if the table has none of the columns, or if it is damaged.
+    In CSV and TSV, quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv
+    module write them. Raises ValueError if the table has none of the columns, or if it is damaged.
     """
     try:
         import pyarrow
@@ -27,7 +27,8 @@ def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Itera
                     yield f"{name}, row {number}", row
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).split("\n")[0].removeprefix("CSV parse error: ")[:200]
-        raise ValueError(f"{name} is damaged after row {number} ({reason}): correct it or get it again") from None
+        place = "" if reason.startswith("Row #") else f" after row {number}"
+        raise ValueError(f"{name} is not valid{place} ({reason}): correct it, or get it again") from None
 
 
 def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]:
@@ -41,15 +42,35 @@ def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]
 def csv_batches(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[Any]:
     from pyarrow import csv, string
 
-    start = raw.tell()
     parsing = csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
     reading = csv.ReadOptions(use_threads=False, block_size=BLOCK)  # several threads would not know the row of an error
     names = csv.open_csv(raw, reading, parsing).schema.names
     columns = choose_columns(name, names, wanted)
-    raw.seek(start)
+    raw.seek(0)
     # Without column types, a text of digits would become a number
     conversion = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, string()))
-    return csv.open_csv(raw, reading, parsing, conversion)
+    tail = Tail(raw)
+    last = ""  # of the last column
+    for batch in csv.open_csv(tail, reading, parsing, conversion):
+        yield batch
+        if columns[-1] == names[-1] and len(batch):
+            last = batch[-1][-1].as_py()
+    if "\n" in last and not tail.end.rstrip(b"\r\n").endswith(b'"'):
+        raise ValueError(f"{name}: the quote before {last[:20]!r} is not closed; correct it")
+
+
+class Tail:
+    """A file that remembers the last bytes read, because pyarrow takes a text whose quote is not closed."""
+
+    closed = False
+
+    def __init__(self, raw: Any) -> None:
+        self.raw, self.end = raw, b""
+
+    def read(self, size: int = -1) -> bytes:
+        content: bytes = self.raw.read(size)
+        self.end = (self.end + content)[-4:]
+        return content
 
 
 def choose_columns(name: str, names: Sequence[str], wanted: Sequence[str]) -> list[str]:

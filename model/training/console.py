@@ -137,7 +137,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
         f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak",
-        "text": f"{quantity(len(data.train), 'token')} to train on, {quantity(len(data.val), 'token')} for validation; "
+        "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
         "validation": f"{data.validation} of {data.val_name}",

@@ -107,8 +107,7 @@ def test_each_document_and_the_total_are_shown(run):
     Path("a/a.txt").write_text(TEXT[:60], encoding="utf-8")
     content = "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90))
     Path("a/b.jsonl").write_text(content, encoding="utf-8")
-    Path("a/c.md").write_text("not selected", encoding="utf-8")
-    arguments = ("--data", "a", "--glob", "*.txt", "*.jsonl")
+    arguments = ("--data", "a")
     *lines, total = map(json.loads, run(*arguments, "--json").out.splitlines())
     names = [str(Path("a", name)) for name in ("a.txt", "b.jsonl", "b.jsonl")]
     assert [(line["file"], line["document"]) for line in lines] == [*zip(names, (1, 2, 3))]
@@ -133,8 +132,10 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     code, out, err = run("--json")
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
-    scored = "end.txt" if "end.txt" in val else r"the last [\d.]+% of documents\.txt"
+    scored = "all of end.txt" if "end.txt" in val else r"the last [\d.]+% of each document of documents\.txt"
     assert re.search(f"note: scoring {scored}, the run's validation text", err)
+    for flag in (["--doc_separator", ""], ["--text_key", "body"], ["--stride", 3], ["--tokenizer", "run"]):
+        assert f"{flag[0].strip('-')} cannot be used with the run's validation text: add --data" in run(*flag).err
     found, metrics = json.loads(out), json.loads(Path("run/metrics.jsonl").read_bytes())
     assert found["nats_per_token"] == pytest.approx(metrics["val_loss"], rel=1e-5)
     assert found["bits_per_byte"] == pytest.approx(metrics["val_bits_per_byte"], rel=1e-5)
@@ -143,14 +144,22 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     assert "validation text\n" in run().out
 
 
-def test_scoring_training_text_prints_a_note(trained, run):
-    Path("b.txt").write_text(TEXT, encoding="utf-8")
-    trained("text.txt")
-    assert "was trained on 1 of the 2 files to score" in run("--data", "b.txt", Path("text.txt").absolute()).err
-    assert "run was trained on this text: scores" in run("--data", "text.txt").err
-    assert run("--data", "b.txt").err == ""
-    Path("run/tokens.json").write_text("{", encoding="utf-8")
-    assert run("--data", "text.txt").err == "", "the training text is not known"
+TINY_STORIES = Path(__file__).parents[2].parent / "shared/models/TinyStories-656K"
+
+
+@pytest.mark.skipif(not TINY_STORIES.exists(), reason="needs the published model")
+def test_a_published_model_gives_the_loss_of_transformers_for_each_document_in_a_file_of_any_size(start):
+    expected = json.loads((TINY_STORIES / "expected.json").read_text(encoding="utf-8"))
+    rows = [json.dumps({"text": each["text"]}) for each in expected["documents"]]
+    losses = [each["nats"] / (len(each["ids"]) - 1) for each in expected["documents"]]
+    Path("all.jsonl").write_text("\n".join([*rows, *['{"text": "A rope."}'] * 500]), encoding="utf-8")
+    Path("one.jsonl").write_text(rows[3], encoding="utf-8")
+    *found, _ = start(evaluate, TINY_STORIES, "--json", "--data", "all.jsonl").out.splitlines()
+    assert [json.loads(line)["nats_per_token"] for line in found[:32]] == pytest.approx(losses, abs=1e-4)
+    alone = json.loads(start(evaluate, TINY_STORIES, "--json", "--data", "one.jsonl").out)
+    assert alone["nats_per_token"] == pytest.approx(losses[3], abs=1e-4)
+    total = sum(json.loads(line)["nats_per_token"] * json.loads(line)["tokens"] for line in found[:32])
+    assert total / sum(json.loads(line)["tokens"] for line in found[:32]) == pytest.approx(6.372, abs=1e-3)
 
 
 def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(trained, run, run_dir):

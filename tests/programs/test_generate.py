@@ -73,7 +73,7 @@ def test_without_a_model_the_newest_run_is_used(run, fox_dir, monkeypatch, tmp_p
 def test_without_a_prompt_the_text_begins_with_the_runs_start_text(samples, copy):
     arguments = ("--max_new_tokens", "9", "--temperature", "0")
     (unprompted,), (prompted,) = (samples(*arguments, "--prompt", text) for text in ("", "The"))
-    (copy / "config.toml").write_text('start_text = "The"\n', encoding="utf-8")
+    (copy / "tokens.json").write_text('{"start_text": "The"}', encoding="utf-8")
     (started,) = samples(*arguments, model=copy)
     assert started == prompted | {"prompt": ""}, "start_text is not shown"
     assert started["tokens"] != unprompted["tokens"]

@@ -28,7 +28,7 @@ VIEWS = ("tokens", "rotation", "score", "maps", "cache")
 def home(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("page") / HOSTILE
     save_small_model(home, TEXT)
-    (home / "config.toml").write_text('start_text = "the walk"\n', encoding="utf-8")
+    (home / "tokens.json").write_text('{"start_text": "the walk"}', encoding="utf-8")
     return home
 
 

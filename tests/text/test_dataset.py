@@ -1,15 +1,18 @@
 """The split is exact, documents begin and end as generated texts do, and a batch is a function of (seed, step)."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from script_helpers import run_python
-from text_helpers import LLAMA2_SETTINGS, trained_by_sentencepiece
+from sentencepiece import SentencePieceProcessor
+from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
-from model.text.dataset import Dataset, load_dataset, tokenize, window_start
+from model.text.dataset import Dataset, encode_documents, load_dataset, tokenize, window_start
+from model.text.hf_tokenizer import HFTokenizer
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
@@ -35,6 +38,11 @@ class Other:
         return self.tokenizer.encode(text, bos=bos and self.adds_bos)
 
 
+def documents_of(data):
+    """The training and the validation text, as lists of ids."""
+    return data.train.tolist(), data.val.tolist()
+
+
 @pytest.mark.parametrize(
     ("eos_ids", "adds_bos", "start", "end"),
     [
@@ -48,33 +56,136 @@ class Other:
     ],
 )
 @pytest.mark.parametrize("adds_space", [False, True])
-@pytest.mark.parametrize("split", [{}, {"val_fraction": 0.013}])
-@pytest.mark.parametrize("texts", [[ENGLISH * 600], [f"document {n} it was\n\n" for n in range(100)]])
-def test_the_tokens_are_those_of_the_documents_and_the_last_are_for_validation(
-    tmp_path, tokenizer, eos_ids, adds_bos, start, end, adds_space, split, texts
+@pytest.mark.parametrize("fraction", [0.1, 0.013])
+@pytest.mark.parametrize(
+    "texts", [[ENGLISH * 200], [ENGLISH * 90] * 3, [f"document {n} it was\n\n" for n in range(200)]]
+)
+def test_the_tokens_are_those_of_whole_documents_of_which_some_or_their_ends_are_for_validation(
+    tmp_path, tokenizer, eos_ids, adds_bos, start, end, adds_space, fraction, texts
 ):
-    """A document begins as a prompt does, and ends with an end token. It is encoded in chunks."""
+    """A document begins as a prompt does, and ends with an end token. The ends of long documents are for validation."""
     if adds_space:
         tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path, ENGLISH, **LLAMA2_SETTINGS))
     file = write_lines(tmp_path / "a.jsonl", texts)
-    tokenize(tmp_path, open_documents([file]), Other(tokenizer, eos_ids, adds_bos), **split)
-    data = load_dataset(tmp_path)
-    fraction = split.get("val_fraction", 0.1)
+    tokenize(tmp_path, open_documents([file]), Other(tokenizer, eos_ids, adds_bos), fraction)
+    data = load_dataset(tmp_path, tokenizer.vocab_size)
     documents = [start + tokenizer.encode(text, bos=False) + end for text in texts]
-    ids = [token for document in documents for token in document]
-    cut = len(data.train)
-    is_between = cut in np.cumsum([len(document) for document in documents])
-    context = 0 if start and is_between else 1  # from which the first token that counts is predicted
-    assert data.train.tolist() == ids[:cut]
-    assert data.val.tolist() == ids[cut - context :]
+    train, val = [], []
+    for number, document in enumerate(documents, 1):
+        is_chosen = int(number * fraction + 1e-9) > int((number - 1) * fraction + 1e-9)
+        tail = round(fraction * len(document)) if len(texts) < 100 else len(document) * is_chosen
+        train += document[: len(document) - tail]
+        val += document[len(document) - tail :]
+    assert documents_of(data) == (train, val)
     assert data.train.dtype == np.uint16
-    assert abs(len(ids) - cut - fraction * len(ids)) <= max(64, file.stat().st_size // 400) / 2  # half a chunk
     assert data.documents == len(texts)
     assert set(data.separators) == {*start, *end}
-    targets = data.val[context:][~np.isin(data.val[context:], data.separators)]
-    assert data.val_tokens == len(targets)
-    if not adds_space:  # which decoding removes
-        assert data.val_bytes == len(tokenizer.decode(targets.tolist()).encode())
+    counted = [token for token in val[1:] if token not in data.separators]
+    assert data.val_tokens == len(counted)
+    if not adds_space and end != [9]:  # decoding removes the space, and 9 is no end token of this tokenizer
+        assert data.val_bytes == len(tokenizer.decode(counted).encode())
+
+
+def test_a_very_long_document_among_short_ones_is_divided_and_of_the_short_ones_some_are_for_validation(
+    tmp_path, tokenizer
+):
+    """So that neither it alone nor none of it is what is measured."""
+    texts = [ENGLISH * 400, *(f"document {n}" for n in range(50))]
+    tokenize(tmp_path, open_documents([write_lines(tmp_path / "a.jsonl", texts)]), tokenizer)
+    data = load_dataset(tmp_path)
+    assert data.validation == "5 of 51 documents, and the last 10.0% of the 1 longest,"
+    long = tokenizer.encode(texts[0])
+    expected = long[-round(0.1 * len(long)) :]
+    for n in (9, 19, 29, 39, 49):
+        expected += tokenizer.encode(texts[1 + n])
+    assert data.val.tolist() == expected
+
+
+def test_of_several_files_each_has_a_part_in_the_validation_text(tmp_path, tokenizer):
+    (tmp_path / "english.txt").write_bytes((ENGLISH * 50).encode())
+    (tmp_path / "times.txt").write_text("times " * 800, encoding="utf-8")
+    names = [tmp_path / "english.txt", tmp_path / "times.txt"]
+    tails = [tokenizer.encode(name.read_bytes().decode()) for name in names]
+    tails = [tail[-round(len(tail) / 10) :] for tail in tails]
+    for order in ([0, 1], [1, 0]):
+        tokenize(tmp_path, open_documents([names[number] for number in order]), tokenizer)
+        assert load_dataset(tmp_path).val.tolist() == tails[order[0]] + tails[order[1]]
+        assert load_dataset(tmp_path).validation == "the last 10.0% of each document"
+
+
+TINY_STORIES = Path(__file__).parents[2].parent / "shared/models/TinyStories-656K"
+
+
+@pytest.fixture(params=["TinyStories", "prepends a space", "Chinese", "byte level"])
+def whole(request, tmp_path):
+    """(tokenizer, a text, the ids of the library for all of it)."""
+    if request.param == "TinyStories":  # whose tokens span words and end in spaces
+        if not TINY_STORIES.exists():
+            pytest.skip("needs the published model")
+        tokenizer = HFTokenizer(TINY_STORIES / "tokenizer.json")
+        text = "  Once upon a time, there was a little girl named Lily. " * 40
+    elif request.param == "byte level":
+        llama3_tokenizer(tmp_path / "llama3")
+        tokenizer, text = HFTokenizer(tmp_path / "llama3/tokenizer.json"), TEXT[:3000]
+    else:
+        options = (
+            LLAMA2_SETTINGS if request.param == "prepends a space" else {"vocab_size": 400, "character_coverage": 1}
+        )
+        sample = ENGLISH if request.param == "prepends a space" else "天下大势分久必合合久必分" * 20 + ENGLISH
+        tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path / "sp", sample, **options))
+        text = sample.strip().replace("\n", "") * 30
+    if isinstance(tokenizer, HFTokenizer):
+        library = pytest.importorskip("tokenizers").Tokenizer.from_file(str(tokenizer.path))
+        return tokenizer, text, library.encode(text, add_special_tokens=False).ids
+    return tokenizer, text, SentencePieceProcessor(model_proto=tokenizer.content).encode(text)
+
+
+@pytest.mark.parametrize("beside", [0, 60, 3000])
+def test_the_tokens_of_a_document_are_those_of_the_library_whatever_stands_beside_it(tmp_path, whole, beside):
+    tokenizer, text, ids = whole
+    (tmp_path / "data").mkdir()
+    write_lines(tmp_path / "data/a.jsonl", [text, *["a rope"] * beside])
+    (first, *_) = encode_documents(open_documents([tmp_path / "data"]), tokenizer, [], [])
+    assert first.ids == ids
+    assert first.size == len(text.encode())
+
+
+@pytest.mark.parametrize("adds_space", [False, True])
+def test_a_document_longer_than_a_part_is_cut_at_line_ends_and_loses_nothing(
+    tmp_path, tokenizer, monkeypatch, adds_space
+):
+    if adds_space:
+        tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path, ENGLISH, **LLAMA2_SETTINGS))
+    monkeypatch.setattr("model.text.readers.PART", 1000)
+    text = ENGLISH * 50
+    file = write_lines(tmp_path / "a.jsonl", [text, "the end"])
+    *parts, last = encode_documents(open_documents([file]), tokenizer, [1], [2])
+    assert len(parts) > 4
+    assert [part.starts_document for part in parts] == [True, *[False] * (len(parts) - 1)]
+    ids = [token for part in parts for token in part.ids]
+    assert ids == [1, *tokenizer.encode(text, bos=False), 2]
+    assert sum(part.size for part in parts) == len(text.encode())
+    assert last.ids == [1, *tokenizer.encode("the end", bos=False), 2]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"train": 0}, {"train": 10**9}, {"train": "x"}, {"total": 7}, {"val_bytes": 0}, {"val_tokens": -1}, {"dtype": "x"},
+     {"separators": "x"}, {"separators": [[1], 2]}, {"lengths": [3]}, {"other": 1}, {"val_bytes": None}],
+)  # fmt: skip
+def test_damaged_facts_are_refused(tmp_path, tokenizer, changes):
+    tokenize(tmp_path, open_documents([write_lines(tmp_path / "a.jsonl", [ENGLISH] * 9)]), tokenizer)
+    facts = json.loads((tmp_path / "tokens.json").read_text(encoding="utf-8"))
+    (tmp_path / "tokens.json").write_text(json.dumps(facts | changes), encoding="utf-8")
+    with pytest.raises(ValueError, match="restore them"):
+        load_dataset(tmp_path)
+
+
+def test_tokens_beyond_the_vocabulary_are_refused(tmp_path, tokenizer):
+    tokenize(tmp_path, open_documents([write_lines(tmp_path / "a.jsonl", [ENGLISH] * 9)]), tokenizer)
+    load_dataset(tmp_path, tokenizer.vocab_size)
+    with pytest.raises(ValueError, match=r"has the token [0-9]+, but the vocabulary ends at 99: restore it"):
+        load_dataset(tmp_path, 100)
 
 
 def write_lines(path, lines):
@@ -112,7 +223,7 @@ for file in map(Path, sys.argv[2:]):
 
 def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
     pytest.importorskip("resource")
-    for name, count in (("small", 50_000), ("large", 500_000)):  # 1.3 and 13 MB: 2.5 million tokens and more
+    for name, count in (("small", 240_000), ("large", 800_000)):  # 6 and 21 MB, many parts: 2.5 million tokens more
         (tmp_path / name).write_text("It was the best of times, " * count, encoding="utf-8")
     done = run_python("-c", MEMORY, tokenizer.path, tmp_path / "small", tmp_path / "large", check=True)
     small, large = map(int, done.stdout.split())

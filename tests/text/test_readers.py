@@ -3,18 +3,20 @@
 import csv
 import gzip
 import io
+import itertools
 import json
 import os
 import re
+import sys
 
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from text_helpers import join_chunks, read_documents, refusal
+from text_helpers import join_parts, read_documents, refusal
 
-from model.text.readers import split_documents
+from model.text.readers import PART, split_documents
 from model.text.sources import open_documents
-from model.text.tokenizer import CHUNK, split_text
+from model.text.tokenizer import split_text
 
 
 @pytest.mark.parametrize("ending", [".txt", ".txt.gz"])
@@ -24,11 +26,11 @@ def test_bytes_that_are_not_utf8_are_refused_with_their_position(tmp_path, endin
     for position in (0, 5, (2 << 20) + 3):
         raw = b"x" * position
         file.write_bytes(write(raw + b"\xe9t\xe9"))
-        assert f"byte {position} is 0xe9; save the text of a PDF" in refusal(file)
+        assert f"byte {position} is 0xe9; convert it" in refusal(file)
         file.write_bytes(write(raw + "日".encode()[:2]))
         assert f"byte {position} is 0xe6" in refusal(file)
-        file.write_bytes(write("é".encode() + raw + b"\0"))
-        assert "contains zero bytes" in refusal(file)
+        file.write_bytes(write("Das Öl".encode() + raw + b"\0"))
+        assert f"has a zero byte after {position + 6:,} characters" in refusal(file)
 
 
 NOISE = gzip.compress(os.urandom(50_000).hex().encode())
@@ -47,10 +49,10 @@ def taken_from(blocks):
 
 @given(st.lists(PIECES).map("".join), SEPARATORS, st.integers(1, 30), st.sampled_from([1, 20]))
 def test_documents_are_split_at_the_separator_for_any_block_size(text, separator, block_size, times):
-    """Of a long document only a few chunks are held in memory, if white space in it is shorter than a chunk."""
+    """Of a long document only a few parts are held in memory, if white space in it is shorter than a part."""
     text *= times
     assume(times == 1 or not re.search(r"\s{30}", text))
-    size = CHUNK if times == 1 else 80
+    size = PART if times == 1 else 80
     first, *others = text.split(separator) if separator else [text]
     for number, document in enumerate(others):
         while document.partition("\n")[1] and not document.partition("\n")[0].strip():
@@ -58,17 +60,17 @@ def test_documents_are_split_at_the_separator_for_any_block_size(text, separator
         others[number] = document
     expected = [document.rstrip() if separator else document for document in [first, *others]]
     remaining = [text[i : i + block_size] for i in range(0, len(text), block_size)][::-1]
-    chunks = []
-    for chunk in split_documents(taken_from(remaining), separator, size):
-        chunks.append(chunk)
-        returned = sum(len(chunk.text) for chunk in chunks)
+    parts = []
+    for part in split_documents(taken_from(remaining), separator, size):
+        parts.append(part)
+        returned = sum(len(part.text) for part in parts)
         assert separator or len(text) - len("".join(remaining)) - returned < 2 * size + block_size
-    assert join_chunks(chunks) == [document for document in expected if document]
+    assert join_parts(parts) == [document for document in expected if document]
 
 
 def test_a_line_end_in_the_separator_may_be_crlf():
     for separator in ("\n%\n", "\r\n%\r\n"):
-        assert join_chunks(split_documents(["one\n%\ntwo\r\n%\r", "\nthree"], separator)) == ["one", "two", "three"]
+        assert join_parts(split_documents(["one\n%\ntwo\r\n%\r", "\nthree"], separator)) == ["one", "two", "three"]
 
 
 @pytest.mark.parametrize(
@@ -87,62 +89,116 @@ def test_a_tag_alone_on_a_line_near_the_beginning_is_recognized(tmp_path, text, 
     assert open_documents([tmp_path]).recognize_separator() == tag
 
 
-def test_a_text_is_cut_between_words_and_a_run_of_spaces_is_not_cut():
+def test_a_text_is_cut_at_line_ends_else_between_words_and_a_run_of_spaces_is_not_cut():
     for size in (97, 98, 99, 100):
-        assert all(chunk.startswith(" ") for chunk in list(split_text("a b " * 999, size))[1:])
-        assert all(chunk.startswith("  a") for chunk in list(split_text("ab  " * 99, size))[1:])
+        lines = list(split_text("a rope\n\n  laid\n" * 99, size))
+        assert all(part[0].isalpha() and before.endswith("\n") for before, part in itertools.pairwise(lines))
+        assert all(part.startswith(" ") for part in list(split_text("a b " * 999, size))[1:])
+        assert all(part.startswith("  a") for part in list(split_text("ab  " * 99, size))[1:])
+        assert {len(part) for part in split_text("ACGT" * 99, size)} <= {size, 396 % size}
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
 
-TEXTS = st.text('"a, \n') | st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.just("rope " * 50_000)
+TEXTS = st.text('"a, \n\t') | st.text(st.characters(codec="utf-8", exclude_characters="\0")) | st.just("rope " * 50_000)
 
 
 def rows_of(name, texts, key):
-    """The content of a file with these texts: in CSV and TSV in the second column, and null for an empty one."""
+    """The content of a file with these texts: in tables in the second column, and null for an empty one."""
     name = name.lower().removesuffix(".gz")
-    if name.endswith(".csv"):
+    if name.endswith(".parquet"):
+        pyarrow, stream = pytest.importorskip("pyarrow"), io.BytesIO()
+        column = pyarrow.array([text or None for text in texts], pyarrow.string())
+        table = pyarrow.table({"id": list(range(len(texts))), key: column})
+        pytest.importorskip("pyarrow.parquet").write_table(table, stream, row_group_size=2)
+        return stream.getvalue()
+    if name.endswith("sv"):
         stream = io.StringIO()
         rows = [["two\nlines", key, "id"], *([number, text, "x"] for number, text in enumerate(texts))]
         options = {"lineterminator": "\n", "quoting": csv.QUOTE_ALL} if name == "b.csv" else {}
-        csv.writer(stream, **options).writerows(rows)
-        return stream.getvalue()
-    if name.endswith(".tsv"):
-        return "\n".join([f"id\t{key}", *(f"1\t{text}" if text else "1" for text in texts)])
+        csv.writer(stream, dialect="excel-tab" if name.endswith(".tsv") else "excel", **options).writerows(rows)
+        return ("\ufeff" + stream.getvalue()).encode()
     rows = [*({key: text or None, "n": [1, {}]} for text in texts), *texts]
-    return "\n" + (json.dumps(rows, indent=2) if name == "array.json" else "\r\n\n".join(map(json.dumps, rows)))
+    lines = json.dumps(rows, indent=2) if name == "array.json" else "\r\n\n".join(map(json.dumps, rows))
+    return ("\ufeff\n" + lines).encode()
 
 
 @pytest.mark.parametrize(
-    "name", ["a.csv", "B.CSV.GZ", "a.tsv", "array.json", "array.json.gz", "a.json", "A.JSONL", "a.jsonl.gz"]
+    "name",
+    ["a.csv", "B.CSV.GZ", "a.tsv", "a.parquet", "array.json", "array.json.gz", "a.json", "A.JSONL", "a.ndjson.gz"],
 )
 @given(st.lists(TEXTS, max_size=5), st.sampled_from(["text", "story"]))
 def test_documents_are_the_texts_of_rows(tmp_path_factory, name, texts, key):
-    """A quote in TSV is text, and there are no line ends in a field. Empty texts and null are left out."""
-    if name == "a.tsv":
-        texts = [re.sub(r"[\t\r\n]", "", text) for text in texts]
+    """Quoted line ends and quotes in tables are text. Empty texts and null are left out."""
+    if name.lower().split(".")[1] in ("csv", "tsv", "parquet"):
+        pytest.importorskip("pyarrow")
     file = tmp_path_factory.mktemp("rows") / name
-    raw = ("\ufeff" + rows_of(name, texts, key)).encode()
+    raw = rows_of(name, texts, key)
     file.write_bytes(gzip.compress(raw) if name.lower().endswith(".gz") else raw)
     expected = [text for text in texts if text]
-    assert read_documents(file, text_key=key) == (expected if "sv" in name.lower() else expected * 2)
+    assert read_documents(file, text_key=key) == (expected * 2 if "js" in name.lower() else expected)
 
 
-NO_TEXT = "has no text under 'text': give text_key one of its fields,"
+TABLE = "id,text\n1,The rope broke.\n"
 
 
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("a.csv", "id;story\n1;x\n", "a.csv has no column 'text': give text_key one of 'id;story', or separate the co"),
-        ("a.csv", 'text,id\n"open,1\n', "a.csv, line 2, is not valid"),
-        ("a.csv", "text,id\nx,1\na, b,2\n", "a.csv, line 3, is not valid (3 fields for 2 columns)"),
+        ("a.csv", "id;story\n1;x\n", "a.csv has no column 'text': give text_key one of 'id;story'"),
+        ("a.csv", f"{TABLE}2\n3,We need tar.\n", "a.csv is not valid (Row #3: Expected 2 columns, got 1: 2)"),
+        ("a.csv", f"{TABLE}a, b,2\n", "a.csv is not valid (Row #3: Expected 2 columns, got 3"),
+        (
+            "a.tsv",
+            TABLE.replace(",", "\t") + "2\n",
+            "a.tsv is not valid (Row #3: Expected 2 columns, got 1: 2)",
+        ),
+        ("a.csv", 'text,id\n"open,1\nnext,2\n', "a.csv is not valid (Row #2: Expected 2 columns, got 1"),
+        (
+            "a.csv",
+            f'{TABLE}2,"open\n3,We need tar.\n',
+            "a.csv: the quote before 'open\\n3,We need tar.\\n' is not closed",
+        ),
+        ("a.csv", f"{TABLE}2,\xe9\n".encode("latin-1"), "invalid UTF8 data"),
+        ("a.parquet", b"PAR1 and then no table PAR1", "a.parquet is not valid after row 0 ("),
+        ("a.parquet", "no table", "a.parquet is not valid after row 0 ("),
+        ("numbers.parquet", None, "numbers.parquet, row 1 has 3 under 'text': a text is needed"),
+    ],
+)
+def test_an_error_in_a_table_names_the_row(tmp_path, name, content, complaint):
+    pytest.importorskip("pyarrow")
+    file = tmp_path / name
+    if content is None:
+        pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").table({"text": [3]}), file)
+    else:
+        file.write_bytes(content if isinstance(content, bytes) else content.encode())
+    assert complaint in refusal(file)
+
+
+def test_a_table_without_pyarrow_names_what_to_install(tmp_path, monkeypatch):
+    (tmp_path / "a.csv").write_text(TABLE, encoding="utf-8")
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    assert "a.csv needs the extra data: pip install pyarrow, or save it as .jsonl" in refusal(tmp_path / "a.csv")
+
+
+FIELDS = "has no 'text': give text_key one of its fields,"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
         ("a.json", '["x", "y', "a.json is not valid JSON"),
         ("a.json", '["x", "\\ud800"]', "a.json, element 2 is not UTF-8"),
-        ("a.json", '{\n"a": 1\n}\n', "a.json:1 alone is not valid JSON"),
-        ("a.json", '["x", {"text": ["a", "b"], "id": "x"}]', f"a.json, element 2 {NO_TEXT} 'text', 'id', or"),
-        ("a.json", '["x", 3]', f"a.json, element 2 {NO_TEXT} 'text', or"),
-        ("a.jsonl", '"x"\n{"messages": []}', f"a.jsonl:2 {NO_TEXT} 'messages', or"),
+        ("a.json", '{\n"a": 1\n}\n', "a.json is JSON over several lines: write a list of rows"),
+        ("a.jsonl", '[\n{"text": "x"}\n]\n', "a.jsonl is JSON over several lines: write a list of rows"),
+        (
+            "a.json",
+            '["x", {"text": ["a", "b"], "id": "x"}]',
+            'element 2 has ["a", "b"] under \'text\': a text is needed',
+        ),
+        ("a.json", '["x", 3]', "a.json, element 2 has 3 under 'text': a text is needed"),
+        ("a.json", '["x", {"body": "y", "id": 3}]', f"a.json, element 2 {FIELDS} 'body', 'id', or"),
+        ("a.jsonl", '"x"\n{"messages": []}', f"a.jsonl:2 {FIELDS} 'messages', or"),
         ("a.jsonl", '{"text": "good"}\n\n{"text": "cut\n', "a.jsonl:3 alone is not valid JSON"),
         ("a.jsonl", b'{"text": "good"}\n{"text": "\xe9"}\n', "a.jsonl is not UTF-8 text: byte 27 is 0xe9"),
         ("a.txt.gz", b"no gzip at all", "a.txt.gz is not a complete gzip file"),
@@ -153,6 +209,42 @@ NO_TEXT = "has no text under 'text': give text_key one of its fields,"
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert complaint in refusal(tmp_path / name)
+
+
+# --- conversations ----------------------------------------------------------------------------------------------------
+
+TALK = [{"role": "user", "content": "What is laid?"}, {"role": "assistant", "content": "A rope."}]
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"messages": TALK},
+        {"conversations": [{"from": "human", "value": "What is laid?"}, {"from": "gpt", "value": "A rope."}]},
+        {"conversations": TALK},
+        {"instruction": "What is laid?", "input": "", "output": "A rope."},
+        {"instruction": "What is laid?", "output": "A rope."},
+        {"prompt": "What is laid?", "completion": "A rope."},
+        {"prompt": TALK[:1], "completion": TALK[1:]},
+    ],
+)
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
+def test_rows_of_every_published_form_are_conversations(tmp_path, row, name):
+    if name == "a.jsonl":
+        (tmp_path / name).write_text(json.dumps(row), encoding="utf-8")
+    else:
+        table = pytest.importorskip("pyarrow").Table.from_pylist([row])
+        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / name)
+    documents = open_documents([tmp_path / name])
+    assert documents.has_conversations()
+    assert [messages for _, messages in documents.conversations()] == [TALK]
+
+
+def test_the_input_of_an_instruction_follows_it(tmp_path):
+    row = {"instruction": "Translate.", "input": "Seil", "output": "rope"}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
+    ((_, messages),) = open_documents([tmp_path]).conversations()
+    assert messages[0]["content"] == "Translate.\n\nSeil"
 
 
 def test_a_row_with_a_text_is_no_conversation(tmp_path):

@@ -1,16 +1,12 @@
 """Every kind of source gives its text unchanged, split into documents; every invalid source gives a one-line error."""
 
 import gzip
-import http.server
 import io
-import json
 import os
 import re
-import threading
-from typing import ClassVar
 
 import pytest
-from text_helpers import join_chunks, read_documents, refusal
+from text_helpers import join_parts, read_documents, refusal
 
 from model.text.sources import PYTHON_DOCS, open_documents
 
@@ -50,7 +46,7 @@ def test_files_directories_and_globs(folder):
     unmarked = "no ending, but two byte order marks\ufeff"
     assert documents(folder / "deep/d.txt.gz", folder / "a.txt") == ["zipped\r\n", TEXT]
     assert documents(folder / "deep/er/odd[1].py", folder / "c") == ["{}", unmarked]
-    with pytest.warns(UserWarning, match=r"6 text files; 1 binary file skipped, for example .*png$"):
+    with pytest.warns(UserWarning, match=r"6 text files; 1 file skipped: .*png is an image, which has no text$"):
         assert documents(folder) == [
             TEXT,
             "first",
@@ -60,16 +56,83 @@ def test_files_directories_and_globs(folder):
             "{}",
             "of another program",
         ]
-    assert documents(folder, patterns=["*.py", "b.*"]) == ["first", "sec\nond", "{}"]
-    assert documents(folder / "*.txt", patterns=["*.py"]) == [TEXT], "patterns do not apply to globs"
     assert documents(folder / "deep" / "**" / "*.py") == ["{}"]
-    assert "no text files; check the path, and --glob" in refusal(folder / "*.none")
-    assert "no text files; check the path, and --glob" in refusal(folder, patterns=["*.rs"])
+    assert "no text files; check the path" in refusal(folder / "*.none")
     assert "run directories are not read" in refusal(folder / "run")
     assert "neither a file nor a directory" in refusal("/dev/zero")
-    assert "no text files; 1 binary file skipped, for example" in refusal(folder / "*.png")
-    (folder / "chinese.txt").write_bytes("天下大势，分久必合".encode("gb18030"))
-    assert "chinese.txt is not UTF-8 text" in refusal(folder / "c*")
+    assert "no text files; 1 file skipped: " in refusal(folder / "*.png")
+
+
+def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_path):
+    """All of them in one warning, wherever in a file the wrong byte is."""
+    (tmp_path / "a.txt").write_text("good", encoding="utf-8")
+    (tmp_path / "b.txt").write_bytes(b"x" * 300_000 + b"\xe9")
+    (tmp_path / "c.jsonl").write_bytes("天下大势，分久必合".encode("gb18030"))
+    (tmp_path / "d").write_bytes(b"text\0text")
+    with pytest.warns(UserWarning, match=r"1 text file; 3 files skipped: .*b.txt is not UTF-8 text: byte 300000 is"):
+        assert documents(tmp_path) == ["good"]
+    assert "c.jsonl is not UTF-8 text: byte 0 is 0xcc; convert it with iconv" in refusal(tmp_path / "c.jsonl")
+    assert "d has a zero byte after 4 characters: " in refusal(tmp_path / "d")
+
+
+@pytest.mark.parametrize(
+    ("content", "complaint"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 2\n", "is a Git LFS pointer"),
+        (b"%PDF-1.7 x", "is a PDF"),
+        (b"PK\x03\x04 x", "is a zip archive"),
+        ("rope".encode("utf-16"), "is UTF-16 text"),
+        (gzip.compress(b"rope"), "is compressed by gzip"),
+        (b"PAR1 x", "is a Parquet table: let its name end in .parquet"),
+    ],
+)
+def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, monkeypatch, content, complaint):
+    for name in ("a.txt", "a.jsonl"):
+        (tmp_path / name).write_bytes(content)
+        assert f"{name} {complaint}" in refusal(tmp_path / name)
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
+    assert f"standard input {complaint}" in refusal("-")
+
+
+def test_linked_folders_are_followed_each_file_is_read_once_and_loops_end(tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "elsewhere" / "deep").mkdir(parents=True)
+    (tmp_path / "data/a.txt").write_text("a", encoding="utf-8")
+    (tmp_path / "elsewhere/deep/b.txt").write_text("b", encoding="utf-8")
+    try:
+        (tmp_path / "data/linked").symlink_to("../elsewhere", target_is_directory=True)
+        (tmp_path / "data/again").symlink_to("../elsewhere/deep", target_is_directory=True)
+        (tmp_path / "elsewhere/loop").symlink_to("../data", target_is_directory=True)
+        (tmp_path / "data/same.txt").symlink_to("a.txt")
+    except OSError:
+        pytest.skip("links need permission on Windows")
+    assert documents(tmp_path / "data") == ["a", "b"]
+
+
+def test_an_address_and_a_dataset_of_the_hub_are_answered_with_a_command(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "fetch it with `curl -LO https://x.org/a.txt`" in refusal("https://x.org/a.txt")
+    assert "is an address" in refusal("http://[")
+    expected = "hf download --repo-type dataset roneneldan/TinyStories --local-dir TinyStories"
+    assert expected in refusal("roneneldan/TinyStories")
+    (tmp_path / "mine").mkdir()
+    assert "hf download" not in refusal("mine/missing.txt")
+
+
+@pytest.mark.parametrize("name", ["a.ndjson", "A.JSONL", "a.ndjson.gz", ".jsonl"])
+def test_json_lines_are_known_by_every_usual_ending(tmp_path, name):
+    raw = b'{"text": "first"}\n{"text": "second"}\n'
+    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
+    assert documents(tmp_path / name) == ["first", "second"]
+
+
+def test_json_lines_under_another_name_are_noted_and_a_text_key_for_texts_is_refused(tmp_path):
+    (tmp_path / "wiki_00").write_text('{"text": "first"}\n{"text": "second"}\n', encoding="utf-8")
+    (tmp_path / "a.py").write_text('{"text": "first"}\nx = 1\n', encoding="utf-8")
+    with pytest.warns(UserWarning, match="wiki_00 is read as plain text, but its lines are JSON"):
+        open_documents([tmp_path / "wiki_00"])
+    open_documents([tmp_path / "a.py"])
+    assert "text_key is 'body', but" in refusal(tmp_path / "a.py", text_key="body")
 
 
 def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_path):
@@ -80,54 +143,10 @@ def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_pa
 
     pipe(TEXT.encode())
     found = open_documents(["-"])
-    assert join_chunks(found) == join_chunks(found) == [TEXT]
+    assert join_parts(found) == join_parts(found) == [TEXT]
     assert os.listdir(tmp_path) == []
     pipe(b"ab\xff")
     assert "standard input is not UTF-8 text: byte 2 is 0xff" in refusal("-")
-
-
-class Web(http.server.BaseHTTPRequestHandler):
-    requests: ClassVar[list[str]] = []
-
-    def do_GET(self):
-        self.requests.append(self.path)
-        self.send_response(404 if "missing" in self.path else 200)
-        content = json.dumps({"text": TEXT}).encode() if ".jsonl" in self.path else TEXT.encode()
-        if "chunked" not in self.path:
-            self.send_header("Content-Length", str(len(content) + ("short" in self.path)))
-        self.end_headers()
-        self.wfile.write(content)
-
-    def log_message(self, *_):
-        pass
-
-
-@pytest.fixture
-def web(tmp_path, monkeypatch):
-    """A server on this machine, and an empty cache."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
-        monkeypatch.delenv(name, raising=False)
-    Web.requests = []
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web) as server:
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_url_is_downloaded_only_once(web):
-    assert documents(f"{web}/a.txt") == documents(f"{web}/a.txt") == [TEXT]
-    assert documents(f"{web}/b.jsonl?x=1") == [TEXT]
-    assert len(Web.requests) == 2
-    assert documents(f"{web}/chunked.txt") == [TEXT], "a server need not say the length"
-
-
-def test_a_failed_download_is_refused_and_not_cached(web, tmp_path):
-    assert "404" in refusal(f"{web}/missing.txt")
-    assert "broke off after" in refusal(f"{web}/short.txt")
-    assert "cannot be fetched" in refusal("http://127.0.0.1:1/a.txt")
-    assert "cannot be fetched" in refusal(f"{web}/käse.txt")
-    assert not [file for file in tmp_path.rglob("*") if file.is_file()]
 
 
 def test_the_default_corpus_is_documentation():

@@ -22,7 +22,6 @@ HARD = [
     "\ttab\t\ttabs",
     "日本語のテキスト",
     "👩‍👩‍👧‍👦 🇩🇪 é e\u0301 ﬁ Ⅷ ｆｕｌｌ",
-    "a\u2581b \u2581",  # SentencePiece writes a space as this character
     "\u2585 \0 \ufeff \ufffd \u200b\u3000\xa0",
     "<s></s><unk><0x41>",
 ]

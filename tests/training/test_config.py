@@ -176,7 +176,6 @@ def test_a_run_is_not_resumed_with_another_text_model_optimizer_or_validation(se
     with pytest.raises(ValueError, match="run cannot be resumed with ") as error:
         resolved(resume=True, out_dir=Path("run"), **setting)
     assert change in str(error.value)
-    assert resolved(resume=True, out_dir=Path("run"), data=("a.txt",), start_text="A").data.start_text == "A"
 
 
 def test_the_batch_size_is_a_multiple_of_the_processes_unless_it_is_chosen():

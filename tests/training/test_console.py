@@ -31,7 +31,12 @@ class SpacedLetters:
         return " ".join(chr(96 + i) for i in ids if i not in (0, 10))
 
 
-TEXT = Text(SpacedLetters(), replace(dataset(), documents=3), [0, 1, 2], unigram_loss=2.345)
+TEXT = Text(
+    SpacedLetters(),
+    replace(dataset(), documents=3, val_name="a.txt", validation="the last 10.0% of each document"),
+    [0, 1, 2],
+    unigram_loss=2.345,
+)
 
 
 def train_in_console(run) -> int:
@@ -48,8 +53,9 @@ def test_the_announcement():
     assert announcement(run, TEXT, Ranks(), 2400.0, directory="runs/my run").splitlines() == [
         "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory         about 401 MB at the peak",
-        "text           500 tokens to train on, 16.7% of all for validation; 1.00 bytes each, vocabulary of 11",
+        "text           500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",
         "documents      3 documents, separated by '<eos>'",
+        "validation     the last 10.0% of each document of a.txt",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
         "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
         "expected       about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",

@@ -20,9 +20,9 @@ from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
-from model.text.dataset import load_dataset
+from model.decoding.examples import examples
+from model.text.dataset import UNCOUNTED, load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
-from model.training.conversations import examples
 from model.training.distributed import Ranks
 from model.training.run_directory import begin
 from model.training.run_text import prepare_text
@@ -104,7 +104,7 @@ def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transf
         if style == "qwen3":  # only the last answer counts
             answer = length - marked[::-1].index(False)
             marked = [False] * answer + marked[answer:]
-        assert example.counted == marked
+        assert counted(example) == marked
         assert example.answers == 2 / len(ends)
         contents = talk[end - 1]["content"] if style == "qwen3" else talk[2]["content"] + talk[4]["content"]
         assert example.text(chat.tokenizer).split() == contents.split()
@@ -116,6 +116,46 @@ def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
     assert examples(chat, TALK, len(whole.tokens)) == [whole]
     assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
     assert examples(chat, TALK, len(first.tokens) - 1) == []
+
+
+def counted(example):
+    """Whether the loss counts each token, which must be its own target then."""
+    assert all(target in (token, UNCOUNTED) for token, target in zip(example.tokens, example.targets))
+    return [target != UNCOUNTED for target in example.targets]
+
+
+def assistant(content):
+    return {"role": "assistant", "content": content}
+
+
+TALKS = {
+    "a greeting": [assistant("Welcome."), user_message("Hi"), assistant("Ahoy!")],
+    "two answers in a row": [user_message("Hi"), assistant("Ahoy!"), assistant("And welcome.")],
+    "an empty answer": [user_message("Hi"), assistant(""), user_message("Hm?"), assistant("Yes?")],
+    "only an empty answer": [user_message("Hi"), assistant("")],
+    "answers like those that are compared": [user_message("?"), assistant("?"), user_message("!"), assistant("!")],
+    "a system message": [{"role": "system", "content": "?"}, user_message("?"), assistant("? \n")],
+    "the words of the header": [
+        user_message("assistant"),
+        assistant("assistant"),
+        user_message("a"),
+        assistant("user"),
+    ],
+}
+
+
+@pytest.mark.parametrize("style", ["llama2", "llama3", "qwen2.5"])
+@pytest.mark.parametrize("name", TALKS)
+def test_an_answer_is_found_where_it_is(chat_of, transformers, style, name):
+    """As transformers marks it, whatever the template writes before it. A header is never counted."""
+    chat, directory = chat_of(STYLES[style])
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    (example,) = examples(chat, TALKS[name], 1000)
+    expected = reference.apply_chat_template(TALKS[name], return_assistant_tokens_mask=True, return_dict=True)
+    length = len(example.tokens)
+    assert example.tokens == expected["input_ids"][:length]
+    assert counted(example) == [bool(mark) for mark in expected["assistant_masks"][:length]]
+    assert not any(expected["assistant_masks"][length:])
 
 
 QUESTIONS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]
@@ -150,7 +190,14 @@ def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
 def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, transformers, tokenizer):
     rows = write_chats(tmp_path / "chats.jsonl")
     directory = tmp_path / "run"
-    _, trainer = prepared(directory, tmp_path / "chats.jsonl", tokenizer=tokenizer, max_steps=150, eval_every=1000)
+    settings = {
+        "val_data": (str(tmp_path / "chats.jsonl"),),
+        "tokenizer": tokenizer,
+        "max_steps": 150,
+        "eval_every": 1000,
+    }
+    with pytest.warns(UserWarning, match="is in data and in val_data"):
+        _, trainer = prepared(directory, tmp_path / "chats.jsonl", **settings)
     trainer.run()
     assert (directory / "chat_template.jinja").read_text(encoding="utf-8") == DEFAULT_TEMPLATE
     tokenizer = load_tokenizer(directory)
@@ -216,7 +263,7 @@ ENDLESS = "{% for message in messages %}{{ message.role }}: {{ message.content }
         ({"messages": [user_message("Hi")]}, {}, "a.jsonl:3 has no message of the assistant"),
         ({"messages": [{"role": "tool", "content": "x"}]}, {}, 'a.jsonl:3, message 1 has the role "tool": give one of'),
         ({"messages": [TALK[1], {"role": "assistant"}]}, {}, "a.jsonl:3, message 2 has null as its content: give a"),
-        ({"text": "a text"}, {}, "a.jsonl:3 has no list of messages, but the first row has one: correct or remove it"),
+        ({"text": "a text"}, {}, "a.jsonl:3 is no conversation, but the first row is one: correct or remove it"),
         ({"messages": [*TALK, *TALK[1:]]}, {"tokenizer": "raises"}, "a.jsonl:3: the chat template of"),
         (ROW, {"tokenizer": "endless"}, "no token that ends the assistant's turn"),
         (ROW, {"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
@@ -252,18 +299,20 @@ def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_ov
     assert opened == replace(run, resume=True)
 
     reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    reference_tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
     losses = []
-    for row in text.dataset.val.reshape(6, 65):
-        stored = torch.tensor(row).long()
-        counted, ids = stored >= 0, torch.where(stored < 0, ~stored, stored)
-        nats = F.cross_entropy(reference(ids[None, :-1]).logits[0], ids[1:], reduction="none")
-        losses += nats[counted[1:]].tolist()
+    for row in rows[1::2]:
+        ids = reference_tokenizer.apply_chat_template(row, return_dict=False)
+        start = len(reference_tokenizer.apply_chat_template(row[:-1], add_generation_prompt=True, return_dict=False))
+        logits = reference(torch.tensor([ids[:-1]])).logits[0]
+        losses += F.cross_entropy(logits, torch.tensor(ids[1:]), reduction="none")[start - 1 :].tolist()
     assert text.dataset.val_tokens == len(losses)
-    size = sum(len(row[-1]["content"]) for row in rows[6:])
+    size = sum(len(row[-1]["content"]) for row in rows[1::2])
     expected = {"nats_per_token": np.mean(losses), "bits_per_byte": sum(losses) / math.log(2) / size}
 
-    (tmp_path / "last.jsonl").write_text("\n".join(json.dumps({"messages": row}) for row in rows[6:]), encoding="utf-8")
-    command = [directory, "--data", tmp_path / "last.jsonl"]
+    content = "\n".join(json.dumps({"messages": row}) for row in rows[1::2])
+    (tmp_path / "val.jsonl").write_text(content, encoding="utf-8")
+    command = [directory, "--data", tmp_path / "val.jsonl"]
     for arguments in ([directory], command, command):
         assert run_in_process(evaluate.main, "evaluate.py", *arguments, "--json") == 0
         total = json.loads(capsys.readouterr().out.splitlines()[-1])

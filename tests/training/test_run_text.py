@@ -4,12 +4,12 @@ import math
 
 import numpy as np
 import pytest
+from text_helpers import trained_by_sentencepiece
 from training_helpers import make_run
 
-from model.text.dataset import Dataset
-from model.training.config import CONFIG_FILE, read_run_settings
+from model.text.dataset import MIN_DOCUMENTS, Dataset, start_text
 from model.training.distributed import Ranks
-from model.training.run_text import MIN_DOCUMENTS, prepare_text, unigram_loss
+from model.training.run_text import prepare_text, unigram_loss
 
 STORY = "One day it rained. We stayed at home."
 
@@ -32,6 +32,7 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
     assert text.dataset.documents == documents
     for ids in (text.dataset.train, text.dataset.val):
         assert (ids == text.tokenizer.bos_id).sum() == text.dataset.documents / 2
+    assert text.dataset.doc_separator == run.data.doc_separator
     assert run.model.vocab_size == text.tokenizer.vocab_size
 
 
@@ -42,24 +43,40 @@ def test_validation_text_that_is_part_of_the_training_text_is_noted(tmp_path):
 
 
 def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path):
-    """BOS and 64 characters are a chunk of 65 tokens, enough for a context of 64 but not of 65."""
-    file = write(tmp_path / "a.txt", "0123456789abcdef" * 8)
-    _, text = prepared(tmp_path / "run", data=(file,), max_seq_len=64)
-    assert len(text.dataset.train) == 65
-    with pytest.raises(ValueError, match=r"65 tokens long, a context of 65 needs 66: .* smaller max_seq_len$"):
-        prepared(tmp_path / "run", data=(file,), max_seq_len=65)
+    """BOS and 129 characters, of which a tenth is for validation."""
+    file = write(tmp_path / "a.txt", "0123456789abc" * 10)
+    _, text = prepared(tmp_path / "run", data=(file,), max_seq_len=117)
+    assert len(text.dataset.train) == 118
+    with pytest.raises(ValueError, match=r"118 tokens long, a context of 118 needs 119: .* smaller max_seq_len$"):
+        prepared(tmp_path / "run", data=(file,), max_seq_len=118)
     file = write(tmp_path / "b.txt", "0123456789")
     with pytest.raises(ValueError, match="too short to be divided into training and validation text"):
         prepared(tmp_path / "run", data=(file,))
 
 
-@pytest.mark.parametrize("name", ["start_text", "sample_prompt"])
-def test_a_prompt_that_fills_the_context_is_refused(tmp_path, name):
+def test_a_prompt_that_fills_the_context_is_refused(tmp_path):
     file = write(tmp_path / "a.txt", STORY * 9)
     with pytest.raises(ValueError, match=r"the prompt of the samples is 9 tokens long, .* a context of 9 "):
-        prepared(tmp_path / "run", data=(file,), **{name: STORY[:8]})
-    _, text = prepared(tmp_path / "run", data=(file,), **{name: STORY[:7]})
+        prepared(tmp_path / "run", data=(file,), sample_prompt=STORY[:8])
+    _, text = prepared(tmp_path / "run", data=(file,), sample_prompt=STORY[:7])
     assert text.tokenizer.decode(text.prompt) == STORY[:7]
+
+
+@pytest.mark.parametrize(
+    ("options", "example"),
+    [
+        ({"normalization_rule_name": "nmt_nfkc_cf"}, "'The  rope  is laid. ' comes back as 'the rope is laid. th'"),
+        ({}, "'The  rope  is laid. The ' comes back as 'The rope is laid. The ro'"),
+        ({"remove_extra_whitespaces": False}, None),
+    ],
+)
+def test_a_tokenizer_that_loses_text_is_named_with_an_example(tmp_path, recwarn, options, example):
+    text = "The  rope  is laid. " * 20
+    model = trained_by_sentencepiece(tmp_path / "lossy", text, vocab_size=40, **options)
+    prepared(tmp_path / "run", data=(write(tmp_path / "a.txt", text),), tokenizer=str(model))
+    messages = [str(warning.message) for warning in recwarn]
+    assert any("loses text" in message for message in messages) == (example is not None), messages
+    assert example is None or example in messages[0]
 
 
 LINES = f"{STORY}\n{STORY}"
@@ -70,17 +87,9 @@ LINES = f"{STORY}\n{STORY}"
     [("%".join([LINES] * (MIN_DOCUMENTS - 1)), "\n"), ("%".join([LINES] * MIN_DOCUMENTS), ""), ("ACGTTGCA" * 500, "")],
 )
 def test_a_text_of_few_documents_and_with_line_breaks_starts_after_one(tmp_path, content, start):
-    run, text = prepared(tmp_path / "run", data=(write(tmp_path / "a.txt", content),), doc_separator="%")
-    assert run.data.start_text == start
+    _, text = prepared(tmp_path / "run", data=(write(tmp_path / "a.txt", content),), doc_separator="%")
+    assert start_text(tmp_path / "run") == start
     assert text.prompt == text.tokenizer.encode(start)
-
-
-def test_the_settings_of_a_run_are_read_from_its_directory(tmp_path):
-    assert read_run_settings(tmp_path) == {}
-    write(tmp_path / CONFIG_FILE, 'doc_separator = "\\n%\\n"\nstart_text = ""\n')
-    assert read_run_settings(tmp_path) == {"doc_separator": "\n%\n", "start_text": ""}
-    write(tmp_path / CONFIG_FILE, "of_another_program = 1\n")
-    assert read_run_settings(tmp_path) == {}
 
 
 def test_the_unigram_loss_follows_from_the_counts():
