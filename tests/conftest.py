@@ -15,7 +15,7 @@ import torch
 from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
-import startup  # noqa: F401  sets a handler of SIGINT, which is replaced below
+import startup  # noqa: F401  changes what SIGINT does, which is restored below
 from model import ModelArgs, Transformer, kernels
 
 # In the background (`make test &`) Ctrl-C is ignored, also by child processes, which some tests stop with it.

@@ -34,7 +34,18 @@ def test_the_exit_code_is_the_result_of_main(capsys):
     assert outcome(capsys, lambda: 3) == (3, "", "")
     assert outcome(capsys, raising(KeyboardInterrupt())) == (130, "so far\n", "")
     signal.raise_signal(signal.SIGINT)  # ignored after a script has ended
-    assert outcome(capsys, lambda: signal.raise_signal(signal.SIGTERM)) == (143, "", "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_a_signal_ends_a_program_unless_its_parent_ignores_it(capsys, name):
+    """A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP."""
+    number = getattr(signal, name, None) or pytest.skip("not on Windows")
+    before = signal.getsignal(number)
+    for ignored in (False, True):
+        signal.signal(number, signal.SIG_IGN if ignored else before)
+        assert outcome(capsys, lambda: signal.raise_signal(number)) == (0 if ignored else 128 + number, "", "")
+        assert (signal.getsignal(number) is signal.SIG_IGN) == (ignored or name == "SIGINT")
+    signal.signal(number, before)
 
 
 @pytest.mark.parametrize(

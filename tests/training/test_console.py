@@ -112,10 +112,19 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
 def test_a_second_ctrl_c_is_not_caught(tmp_path):
     run = trainer(tmp_path)
     with Console(run, TEXT).running():
+        signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert run.stop_signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_is_ignored_does_not_stop_a_run(tmp_path):
+    run = trainer(tmp_path)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a background job
+    with Console(run, TEXT).running():
+        signal.raise_signal(signal.SIGINT)
+    assert run.stop_signal == 0
 
 
 def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, capfd, monkeypatch):
