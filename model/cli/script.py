@@ -110,6 +110,7 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
             stream.reconfigure(errors="replace")
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
+    code: int | str  # Python prints a text
     try:
         with on_stop(end_program), explain_out_of_memory("close other programs, or use smaller settings"):
             code = main() or 0
@@ -119,7 +120,7 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     except KeyboardInterrupt:
         code = 130
     except SystemExit as error:
-        code = error.code or 0  # type: ignore[assignment]  text is printed, with code 1
+        code = error.code or 0
     except (OSError, ValueError) as error:
         if not isinstance(error, OSError) and raised_in(error) not in own:
             raise

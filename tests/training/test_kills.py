@@ -87,8 +87,7 @@ def train_in_terminal(directory: Path, keyboard: int, terminal: int, at_step: in
     fcntl.ioctl(terminal, termios.TIOCSCTTY, 0)  # SIGHUP comes from the terminal of the session
     for descriptor in range(3):
         os.dup2(terminal, descriptor)
-    sys.stdin = open(0, encoding="utf-8", closefd=False)  # noqa: SIM115
-    sys.stdout, sys.stderr = (open(descriptor, "w", encoding="utf-8", closefd=False) for descriptor in (1, 2))
+    sys.stdin, sys.stdout, sys.stderr = map(os.fdopen, range(3), "rww")
     sys.__stderr__ = sys.stderr
     step = Trainer.step
 
