@@ -23,6 +23,24 @@ Compile = Annotated[
 ]
 
 
+# Settings of generation_config.json that choose other tokens than Sampling can
+NOT_FOLLOWED = (
+    *(
+        "num_beams",
+        "penalty_alpha",
+        "dola_layers",
+        "guidance_scale",
+        "typical_p",
+        "top_h",
+        "epsilon_cutoff",
+        "eta_cutoff",
+    ),
+    *("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias"),
+    *("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings"),
+    *("min_length", "min_new_tokens", "exponential_decay_length_penalty", "watermarking_config"),
+)
+
+
 @dataclass(frozen=True)
 class ModelOptions:
     """Model, device and dtype: the base of a program's own options."""
@@ -65,15 +83,21 @@ def load_network(
 def read_sampling(directory: Path, given: Settings) -> Sampling:
     """The ``given`` settings. Those left out are from generation_config.json where it has them, with a note.
 
-    Raises ValueError if a value is out of range; the note names the file then.
+    As in transformers, ``do_sample`` false there means temperature 0. Raises ValueError if a value is out of range; the
+    note names the file then.
     """
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
+    if config.get("do_sample") is False:
+        config["temperature"] = 0.0
     names = [name for name in setting_fields(Sampling) if name != "seed" and name not in given]
     recommended: dict[str, Any] = {name: config[name] for name in names if config.get(name) is not None}
     if recommended:
         values = ", ".join(f"{name} {value}" for name, value in recommended.items())
         print_note(f"note: {values}, as {file} says; flags override it")
+    others = [name for name in NOT_FOLLOWED if config.get(name) and config[name] != 1]  # 1 is none, as 0 and [] are
+    if others:
+        print_note(f"note: {', '.join(others)} of {file} cannot be followed, so other tokens are chosen than there")
     return Sampling(**recommended | given)
 
 

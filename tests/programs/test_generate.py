@@ -186,6 +186,19 @@ def test_a_models_own_sampling_settings_are_defaults(run, samples, copy):
     assert run(*arguments, "--top_k", 3, model=copy).code == 0
 
 
+def test_do_sample_false_means_greedy_and_what_is_not_followed_is_named(run, samples, copy):
+    config = {"do_sample": False, "temperature": 0.9, "num_beams": 4, "suppress_tokens": [3], "no_repeat_ngram_size": 0}
+    config |= {"typical_p": 1.0, "max_length": 20, "stop_strings": None}
+    (copy / "generation_config.json").write_text(json.dumps(config), encoding="utf-8")
+    arguments = ["--prompt", "A fox", "--max_new_tokens", 20]
+    assert samples(*arguments, model=copy) == samples(*arguments, "--temperature", 0)
+    err = run(*arguments, model=copy).err
+    assert "note: temperature 0.0, as " in err
+    assert "note: num_beams, suppress_tokens of " in err
+    sampled = [*arguments, "--temperature", 0.8, "--seed", 1]
+    assert samples(*sampled, model=copy) == samples(*sampled)
+
+
 def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
     file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts
