@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
 from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
@@ -96,12 +96,16 @@ def main() -> None:
         speed = Speed()
         streamed = complete(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
-            print_samples(streamed, len(prompts), options)
+            cut = print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:
             print(flush=True)  # end the line of the unfinished text
             raise
         finally:
             print_speed(speed)
+        # An answer, or a text up to a stop string, would be taken for a whole one. Other texts are cut by intention.
+        if cut and (options.chat or flags.stop) and not options.jsonl:
+            count = quantity(max_new_tokens, "token")
+            print_note(f"note: {quantity(cut, 'text')} stopped at {count}: --max_new_tokens")
 
 
 def parse_flags() -> argparse.Namespace:
@@ -157,11 +161,12 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     return texts or [""]
 
 
-def print_samples(samples: Iterator[Sample], count: int, options: Options) -> None:
+def print_samples(samples: Iterator[Sample], count: int, options: Options) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
 
-    If there is more than one batch, show a progress bar.
+    If there is more than one batch, show a progress bar. Returns how many were cut at their maximal length.
     """
+    cut = 0
     shown: int | None = None  # characters of the current sample that are printed; None before it begins
     with tqdm(total=count, unit="sample", disable=count <= options.batch_size, file=sys.stderr) as bar:
         for sample in samples:
@@ -172,6 +177,8 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             if sample.finish is None:
                 continue
             count -= 1
+            if sample.finish == "length":
+                cut += 1
             bar.update()
             if options.jsonl:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
@@ -182,6 +189,7 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             else:
                 print(SEPARATOR if count else "", flush=True)
                 shown = None
+    return cut
 
 
 if __name__ == "__main__":
