@@ -129,7 +129,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         if isinstance(error, OSError) and error.filename and error.strerror:
             message = f"{error.filename}: {error.strerror}"
         print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done, and Python would print a traceback
+    for number in STOP_SIGNALS:  # the work is done: they would only change the exit code, or print a traceback
+        signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
     except OSError:  # a full disk or a closed pipe or terminal: Python would fail again, with code 120

@@ -107,7 +107,6 @@ def test_a_run_that_is_stopped_and_resumed_ends_like_an_undisturbed_one(tmp_path
     """SIGHUP because the terminal is closed: what the run prints after that is lost, and nothing else."""
     number = getattr(signal, name)
     undisturbed, stopped = tmp_path / "undisturbed", tmp_path / "stopped"
-    assert run_in_process(program.main, "train.py", *arguments(undisturbed)) == 0
     keyboard, terminal = os.openpty()
     (step_reached, at_step), (signalled, go_on) = os.pipe(), os.pipe()
     process = forked(partial(train_in_terminal, stopped, keyboard, terminal, at_step, signalled))
@@ -124,4 +123,5 @@ def test_a_run_that_is_stopped_and_resumed_ends_like_an_undisturbed_one(tmp_path
     assert process.exitcode == 128 + number
     assert [line["step"] for line in metrics(stopped)] == [1, 2, 3, 4, 5]
     assert run_in_process(program.main, "train.py", "--resume", stopped) == 0
+    assert run_in_process(program.main, "train.py", *arguments(undisturbed)) == 0
     assert result(stopped) == result(undisturbed)
