@@ -1,5 +1,6 @@
 """How a program starts and ends: its exit code, signals, and one line for a user's mistake."""
 
+import errno
 import io
 import os
 import signal
@@ -19,6 +20,10 @@ STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 # Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS, and from C++
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
+REMEDIES = {  # for errors of the operating system
+    errno.ENOSPC: "free some space there, or write to another disk",
+    errno.EDQUOT: "your quota is used up: free some space there, or write to another disk",
+}
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
 
@@ -128,6 +133,8 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         message = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
             message = f"{error.filename}: {error.strerror}"
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            message = f"{message}: {REMEDIES[error.errno]}"
         print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
     for number in STOP_SIGNALS:  # the work is done: they would only change the exit code, or print a traceback
         signal.signal(number, signal.SIG_IGN)

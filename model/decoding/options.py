@@ -1,6 +1,7 @@
 """What generate.py, chat.py and evaluate.py share: the flags that choose a model, and opening it."""
 
 import json
+import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from ..cli import Parser, Settings, print_note, quantity
+from ..cli import Parser, Settings, print_note, quantity, user_path
 from ..cli.files import read_json
 from ..cli.machine import DeviceName
 from ..ranges import raise_problems, range_problems, setting_fields
@@ -60,7 +61,7 @@ class ModelOptions:
 
 def add_model(parser: Parser) -> None:
     parser.add_argument(
-        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
+        "model", nargs="?", type=user_path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
 
 
@@ -103,7 +104,7 @@ def read_sampling(directory: Path, given: Settings) -> Sampling:
 
 def add_text_flags(parser: Parser) -> None:
     """Flags that may be repeated, and the system message of a chat."""
-    stop_help = "stop before this text; may be repeated"
+    stop_help = r"stop before this text, in which \n is a line break, \t a tab and \\ a backslash; may be repeated"
     parser.add_argument("--stop", action="append", default=[], type=stop_string, metavar="TEXT", help=stop_help)
     parser.add_argument("--system", metavar="TEXT", help="system message at the start of a chat")
     parser.add_argument(
@@ -119,7 +120,8 @@ def add_text_flags(parser: Parser) -> None:
 def stop_string(text: str) -> str:
     if not text:
         raise ArgumentTypeError("a stop string is empty: give text to stop at")
-    return text
+    characters = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda escape: characters[escape[1]], text)
 
 
 def template_variable(text: str) -> tuple[str, Any]:

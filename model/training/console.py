@@ -10,7 +10,7 @@ from types import FrameType
 
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, quantity
+from ..cli import explain_out_of_memory, print_note, quantity
 from ..cli.machine import pick_dtype, readable_size
 from ..cli.script import discard_stdout, on_stop
 from ..decoding.batches import generate
@@ -25,6 +25,19 @@ from .trainer import Trainer
 SAMPLE_TOKENS = 120
 
 
+class LogFile:
+    """stderr that is not a terminal: each state of the progress bar is a line, because no line can be overwritten."""
+
+    encoding = "ascii"  # so the bar consists of #
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            print_note(text.strip())
+
+    def flush(self) -> None:
+        pass
+
+
 class Console:
     """Prints in the first process only."""
 
@@ -33,13 +46,15 @@ class Console:
         self.text = text
         self.prints = trainer.ranks.is_first
         self.was_done = trainer.fraction_done >= 1  # a run that is resumed without more steps or minutes
+        in_terminal = sys.stderr.isatty()
         self.bar = tqdm(
+            file=None if in_terminal else LogFile(),
             total=1.0,  # the whole run, in steps or in minutes
             initial=min(trainer.fraction_done, 1.0),  # more if the limit was lowered
             bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
+            mininterval=0.1 if in_terminal else 10,
             disable=not self.prints,
-            dynamic_ncols=True,
+            dynamic_ncols=in_terminal,
         )
 
     def write_line(self, line: str) -> None:

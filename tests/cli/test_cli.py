@@ -1,5 +1,6 @@
 """How a program starts and ends: exit codes, signals, and one line for a user's mistake."""
 
+import errno
 import importlib
 import json
 import os
@@ -12,6 +13,8 @@ import torch
 from script_helpers import ROOT
 
 from model.cli import print_note, run_script
+
+FREE_SPACE = "free some space there, or write to another disk"
 
 
 def outcome(capsys, main) -> tuple[int, str, str]:
@@ -51,6 +54,7 @@ def test_a_signal_ends_a_program_unless_its_parent_ignores_it(capsys, name):
         (ValueError("first\n  second"), "first second"),
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
         (OSError("disk went away"), "disk went away"),
+        (OSError(errno.ENOSPC, "Disk is full", "a.txt"), f"a.txt: Disk is full: {FREE_SPACE}"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
@@ -114,4 +118,5 @@ def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():
     if os.path.exists("/dev/full"):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
-        assert (done.returncode, done.stderr) == (2, b"script.py: error: [Errno 28] No space left on device\n")
+        assert done.returncode == 2
+        assert done.stderr == f"script.py: error: [Errno 28] No space left on device: {FREE_SPACE}\n".encode()

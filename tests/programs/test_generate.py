@@ -206,6 +206,9 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     assert script.read_texts([], None) == [""]
     assert script.read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
     assert script.read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text('{"prompt": "a\\nb", "text": "c"}\n\n{"prompt": ""}\n', encoding="utf-8")
+    assert script.read_texts([], rows) == ["a\nb", ""]
     for content, message in (
         (b"\n \n", "contains no prompt"),
         ("naïve".encode("latin-1"), "prompts.txt is not UTF-8 at byte 2"),

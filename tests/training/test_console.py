@@ -105,7 +105,10 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert sample.startswith("ab ")  # with the space that follows the prompt
     assert set(sample) <= set("abcdefghij ")
     assert "step 10: validation " in err
-    assert re.search(r"100%\|█+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+", err)
+    assert re.search(
+        r"^100%\|#+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+$", err, re.MULTILINE
+    )
+    assert "\r" not in err, "lines of a log file"
     assert "parameters     4,784\n" in err
 
 
@@ -137,4 +140,4 @@ def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, 
 
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     train_in_console(trainer(tmp_path, clock=clock, max_steps=None, minutes=1, eval_every=1000))
-    assert re.search(r" 75%\|█+ +\| 00:15 left, step 2, ", capfd.readouterr().err)
+    assert re.search(r"75%\|#+ +\| 00:15 left, step 2, ", capfd.readouterr().err)

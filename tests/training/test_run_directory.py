@@ -1,6 +1,7 @@
 """The run directory: made once, locked, its metrics, and the state of the run in it."""
 
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +26,7 @@ from model.training.run_directory import (
     state_tensors,
     truncate_metrics,
 )
-from model.weights.tensors import load_tensors, save_tensors
+from model.weights.tensors import load_tensors, read_metadata, save_tensors
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
@@ -131,3 +132,27 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, na
     with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
         load_state(tmp_path, run.model, run.optimizers)
     assert same(weights(run.model), before)
+
+
+DAMAGED = [
+    {"step": "x"},
+    {"step": -1},
+    {"tokens": 2.5},
+    {"wall_seconds": None},
+    {"val_loss": math.nan},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("change", [*DAMAGED, None])
+def test_a_progress_with_a_wrong_or_missing_value_is_damaged(tmp_path, change):
+    run = trainer(tmp_path, max_steps=1)
+    run.run()
+    progress = json.loads(read_metadata(tmp_path / STATE)["progress"])
+    if change:
+        progress |= change
+    else:
+        del progress["step"]
+    save_tensors(tmp_path / STATE, load_tensors(tmp_path / STATE), {"progress": json.dumps(progress)})
+    with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
+        read_progress(tmp_path)
