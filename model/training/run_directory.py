@@ -6,6 +6,7 @@ pickle. Its safetensors writer holds the whole file in memory once more, and non
 state atomically.
 """
 
+import errno
 import json
 import math
 import os
@@ -106,6 +107,10 @@ def locked(directory: Path) -> Iterator[None]:
         lock = FileLock(directory / LOCK).acquire(blocking=False)
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
     with lock:
         remove_unfinished(directory)
         yield

@@ -18,6 +18,7 @@ from script_helpers import ROOT
 import generate as script
 from model import KVCache, generate
 from model.decoding.batches import memory_needed
+from model.decoding.options import stop_string
 from model.weights import load_model, load_tokenizer
 
 CONTEXT = 96
@@ -120,6 +121,7 @@ def test_texts_are_separated_by_a_line_and_end_before_a_stop_string(run, samples
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == found[0]["text"].partition(stop)[0]
+    assert stop_string(r"\n\t\\n\x") == "\n\t\\n\\x"
 
 
 def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):

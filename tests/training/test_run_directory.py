@@ -1,5 +1,6 @@
 """The run directory: made once, locked, its metrics, and the state of the run in it."""
 
+import errno
 import json
 import math
 import os
@@ -77,6 +78,18 @@ def test_the_lock_of_a_trainer_that_is_killed_is_released_and_its_unfinished_fil
     assert child.exitcode == -9
     with locked(tmp_path):
         assert [path.name for path in tmp_path.glob(".*.tmp")] == [".draft.7.tmp"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ValueError, match="run is on a file system without locks: give another --out_dir"):
+        run_directory(make_run(tmp_path / "run"), Ranks()).__enter__()
 
 
 def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line_dropped(tmp_path):
