@@ -3,6 +3,7 @@
 import argparse
 import difflib
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -27,9 +28,15 @@ def nearest(name: str, names: Iterable[str]) -> str | None:
     return close[0] if close else None
 
 
+HUB_PAGE = re.compile(r"https://(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+).*")
+
+
 def user_path(text: str) -> Path:
-    """A shell expands the ``~`` in ``--out_dir ~/x``, but not in ``--out_dir=~/x``."""
-    return Path(os.path.expanduser(text))
+    """The path that a user has written; of the address of a model's page on the Hugging Face Hub, the model's id.
+
+    A shell expands the ``~`` in ``--out_dir ~/x``, but not in ``--out_dir=~/x``.
+    """
+    return Path(os.path.expanduser(HUB_PAGE.sub(r"\1", text)))
 
 
 def format_flag(flag: str, text: str) -> str:

@@ -173,8 +173,6 @@ def check_is_checkpoint(path: Path) -> None:
     needed = "give a run or a Hugging Face directory"
     convert = f"convert it with `python convert.py {quote(str(path))} NEW_DIRECTORY`, then give that directory"
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
-        if path.parts[:2] == ("https:", "huggingface.co"):
-            path = Path(*path.parts[2:4])  # the id in the address of a model's page
         is_hub_name = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
         download = (
             f"if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers` and "
