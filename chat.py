@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
 from model.cli.machine import choose_threads, pick_device, pick_dtype
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
@@ -86,10 +86,14 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
                 return
             evicted_before = conversation.cache.evicted
             shown = 0
+            if conversation.chat:
+                print(conversation.chat.opening, end="")
             for sample in conversation.turn(line, max_new_tokens, stop):
                 print(sample.text[shown:], end="", flush=True)
                 shown = len(sample.text)
             print(flush=True)
+            if sample.finish == "length":
+                print_note(f"(stopped at {quantity(max_new_tokens, 'token')}: --max_new_tokens)")
             evicted = conversation.cache.evicted
             if evicted not in (0, evicted_before):
                 limit = conversation.cache.context

@@ -19,7 +19,7 @@ from typing import Annotated
 
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script, user_path
 from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
@@ -39,6 +39,7 @@ from model.decoding.options import (
 from model.decoding.sampling import Sampling
 from model.ranges import Range
 from model.text.dataset import start_text
+from model.text.readers import File
 from model.text.tokenizer import Tokenizer
 from model.weights import Checkpoint
 
@@ -96,12 +97,16 @@ def main() -> None:
         speed = Speed()
         streamed = complete(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
-            print_samples(streamed, len(prompts), options)
+            cut = print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:
             print(flush=True)  # end the line of the unfinished text
             raise
         finally:
             print_speed(speed)
+        # An answer, or a text up to a stop string, would be taken for a whole one. Other texts are cut by intention.
+        if cut and (options.chat or flags.stop) and not options.jsonl:
+            count = quantity(max_new_tokens, "token")
+            print_note(f"note: {quantity(cut, 'text')} stopped at {count}: --max_new_tokens")
 
 
 def parse_flags() -> argparse.Namespace:
@@ -110,7 +115,8 @@ def parse_flags() -> argparse.Namespace:
     add_model(parser)
     prompt_help = "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated"
     parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=prompt_help)
-    parser.add_argument("--prompt_file", type=Path, metavar="PATH", help="file with one prompt per line")
+    file_help = "file with one prompt per line; of .jsonl, the field prompt of each line"
+    parser.add_argument("--prompt_file", type=user_path, metavar="PATH", help=file_help)
     add_text_flags(parser)
     add_flags(parser, Sampling, Options)
     flags = parser.parse_args()
@@ -153,17 +159,33 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
         lines = [line for line in content.split("\n") if line.strip()]  # splitlines also splits at U+2028
         if not lines:
             raise ValueError(f"{file} contains no prompt: write one per line")
+        if file.suffix.lower() in (".jsonl", ".ndjson"):
+            lines = [prompt_of(line, f"{file}: line {number}") for number, line in enumerate(lines, 1)]
+        elif not File(str(file), file).is_text:
+            raise ValueError(f"{file} is no list of prompts: give text, one prompt per line, or .jsonl")
         texts += lines
     return texts or [""]
 
 
-def print_samples(samples: Iterator[Sample], count: int, options: Options) -> None:
+def prompt_of(line: str, where: str) -> str:
+    try:
+        prompt = json.loads(line)["prompt"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        prompt = None
+    if not isinstance(prompt, str):
+        raise ValueError(f'{where} has no prompt: write {{"prompt": "text"}}, as --jsonl does')
+    return prompt
+
+
+def print_samples(samples: Iterator[Sample], count: int, options: Options) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
 
-    If there is more than one batch, show a progress bar.
+    If there is more than one batch, show a progress bar. Returns how many were cut at their maximal length.
     """
+    cut = 0
     shown: int | None = None  # characters of the current sample that are printed; None before it begins
-    with tqdm(total=count, unit="sample", disable=count <= options.batch_size, file=sys.stderr) as bar:
+    is_shown = count > options.batch_size and sys.stderr.isatty()
+    with tqdm(total=count, unit="sample", disable=not is_shown, file=sys.stderr) as bar:
         for sample in samples:
             if not options.jsonl:
                 prompt = sample.prompt.text if shown is None and not options.chat else ""
@@ -172,6 +194,8 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             if sample.finish is None:
                 continue
             count -= 1
+            if sample.finish == "length":
+                cut += 1
             bar.update()
             if options.jsonl:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
@@ -182,6 +206,7 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options) -> No
             else:
                 print(SEPARATOR if count else "", flush=True)
                 shown = None
+    return cut
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script
+from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script, user_path
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
@@ -80,7 +80,9 @@ def parse_flags() -> Namespace:
     )
     parser.add_argument("arguments", nargs="*", metavar="CONFIG.toml|TEXT", help=files)
     resume_help = "continue RUN or --out_dir (default: the newest run)"
-    parser.add_argument("--resume", nargs="?", const=True, default=False, metavar="RUN", help=resume_help)
+    parser.add_argument(
+        "--resume", nargs="?", type=user_path, const=True, default=False, metavar="RUN", help=resume_help
+    )
     parser.add_argument(
         "--plan", action="store_true", help="print the size, memory, steps and time to expect, without training"
     )
@@ -89,8 +91,10 @@ def parse_flags() -> Namespace:
     if flags.plan and flags.resume:
         raise ValueError("--plan is for a new run: leave --resume out")
     flags.config, flags.settings = sort_arguments(flags.arguments, read_flags(flags, *SETTINGS_CLASSES))
-    if isinstance(flags.resume, str):
-        flags.settings["out_dir"] = Path(flags.resume)
+    if isinstance(flags.resume, Path):
+        out_dir = flags.settings.setdefault("out_dir", flags.resume)
+        if out_dir.resolve() != flags.resume.resolve():
+            raise ValueError(f"--resume {flags.resume} and --out_dir {out_dir} are two runs: give one")
     says_what_to_train = flags.config or not flags.settings.keys().isdisjoint({"data", "minutes", "init_from"})
     if not (says_what_to_train or flags.resume):
         flags.config = CONFIG_DIR / "demo.toml"

@@ -15,8 +15,9 @@ import torch
 from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
-import startup  # noqa: F401  sets a handler of SIGINT, which is replaced below
+import startup  # noqa: F401  changes what SIGINT does, which is restored below
 from model import ModelArgs, Transformer, kernels
+from model.cli.script import STOP_SIGNALS
 
 # In the background (`make test &`) Ctrl-C is ignored, also by child processes, which some tests stop with it.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -67,9 +68,11 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _restore_ctrl_c() -> Iterator[None]:
-    """A script that ran in this process leaves Ctrl-C ignored."""
+def _restore_signals() -> Iterator[None]:
+    """A script that ran in this process leaves them ignored."""
     yield
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 

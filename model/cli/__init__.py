@@ -7,6 +7,6 @@ machine.py    device, dtype, threads and memory
 files.py      atomic writes, JSON files
 """
 
-from .parser import Parser
+from .parser import Parser, user_path
 from .script import explain_out_of_memory, print_note, quantity, run_script
 from .settings import Settings, add_flags, format_flags, instances, read_flags, read_toml, toml_text

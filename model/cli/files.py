@@ -4,8 +4,10 @@ import json
 import os
 import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +67,24 @@ def kind_of_file(file: Path | bytes) -> str | None:
 
 
 def cache_home() -> Path:
-    """The directory of downloads and compiled code, which can be made again."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ropewalk"
+    """A folder for what can be made again, such as compiled code: the cache of XDG_CACHE_HOME, or else of the home.
+
+    An unknown user has no home, and a service may have one that is read-only: then it is a folder of the user's among
+    the temporary files. Raises ValueError if there is none, or if somebody else made it, who could put code into it.
+    """
+    if os.environ.get("XDG_CACHE_HOME"):
+        return Path(os.environ["XDG_CACHE_HOME"]) / "ropewalk"
+    with suppress(OSError, RuntimeError):
+        home = Path.home() / ".cache" / "ropewalk"
+        home.mkdir(parents=True, exist_ok=True)
+        if os.access(home, os.W_OK):
+            return home
+    with suppress(OSError, AttributeError):  # Windows has no user ids
+        temporary = Path(tempfile.gettempdir()) / f"ropewalk-{os.getuid()}"
+        temporary.mkdir(mode=0o700, exist_ok=True)
+        if temporary.lstat().st_uid == os.getuid():
+            return temporary
+    raise ValueError("there is no folder for cached files: set XDG_CACHE_HOME to one that you can write to")
 
 
 def write_atomically(path: Path, write: Callable[[Path], object]) -> None:

@@ -2,9 +2,41 @@
 
 import argparse
 import difflib
+import os
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, NoReturn
+
+# Flags of nanoGPT and of Hugging Face's Trainer, whose names are too far from ours to be found by their letters
+OTHER_NAMES = {
+    "block_size": "max_seq_len",
+    "epochs": "max_steps",
+    "learning_rate": "lr",
+    "max_iters": "max_steps",
+    "n_embd": "dim",
+    "n_head": "n_heads",
+    "n_layer": "n_layers",
+    "num_train_epochs": "max_steps",
+}
+
+
+def nearest(name: str, names: Iterable[str]) -> str | None:
+    """The one of ``names`` that was probably meant."""
+    close = difflib.get_close_matches(OTHER_NAMES.get(name, name), names, n=1, cutoff=0.6)
+    return close[0] if close else None
+
+
+HUB_PAGE = re.compile(r"https://(?:huggingface\.co|hf\.co)/([^/]+/[^/?#]+).*")
+
+
+def user_path(text: str) -> Path:
+    """The path that a user has written; of the address of a model's page on the Hugging Face Hub, the model's id.
+
+    A shell expands the ``~`` in ``--out_dir ~/x``, but not in ``--out_dir=~/x``.
+    """
+    return Path(os.path.expanduser(HUB_PAGE.sub(r"\1", text)))
 
 
 def format_flag(flag: str, text: str) -> str:
@@ -30,6 +62,8 @@ class Parser(argparse.ArgumentParser):
                 each.encode()
             except UnicodeEncodeError:  # settings are written to files in UTF-8
                 self.error(f"{each!r} is not UTF-8: write it in UTF-8, or rename the file")
+            if each.startswith("--") and each.endswith("=--"):  # argparse would give it the value []
+                self.error(f"{each}: a value cannot be --")
         parsed, unknown = self.parse_known_args(args, namespace)
         if not unknown:
             return parsed
@@ -37,8 +71,8 @@ class Parser(argparse.ArgumentParser):
         if self.text_flag and not name.startswith("-"):
             self.error(f"unknown argument {name!r}: did you mean {format_flag(self.text_flag, ' '.join(unknown))}?")
         flags = {flag.strip("-"): flag for flag in self._option_string_actions}  # dashes are alike in all of them
-        close = difflib.get_close_matches(name.strip("-"), flags, n=1, cutoff=0.6)
-        self.error(f"unknown argument {name!r}: {f'did you mean {flags[close[0]]!r}?' if close else 'try --help'}")
+        meant = nearest(name.strip("-").replace("-", "_"), flags)
+        self.error(f"unknown argument {name!r}: {f'did you mean {flags[meant]!r}?' if meant else 'try --help'}")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

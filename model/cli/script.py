@@ -1,5 +1,6 @@
 """How a program starts and ends: its exit code, signals, and one line for a user's mistake."""
 
+import errno
 import io
 import os
 import signal
@@ -8,12 +9,21 @@ import traceback
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
 from typing import Any, NoReturn
 
 from .machine import use_available_cores
 
+# They end a program: Ctrl-C, a request to end, a terminal that is closed, and the warning of a batch system before it
+# kills. Windows has only the first two.
+STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
+
 # Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS, and from C++
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
+REMEDIES = {  # for errors of the operating system
+    errno.ENOSPC: "free some space there, or write to another disk",
+    errno.EDQUOT: "your quota is used up: free some space there, or write to another disk",
+}
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
 
@@ -38,8 +48,37 @@ def explain_out_of_memory(advice: str, device: object = "this machine") -> Itera
         raise ValueError(f"{device} has too little free memory: {advice}") from None
 
 
+@contextmanager
+def on_stop(handler: Callable[[int, FrameType | None], object]) -> Iterator[None]:
+    """Call ``handler`` for each of STOP_SIGNALS in the ``with`` block.
+
+    A signal that the parent process ignores stays ignored: SIGHUP under nohup, SIGINT in a background job.
+    """
+    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    handled = {number: previous for number, previous in before.items() if previous is not signal.SIG_IGN}
+    try:
+        for number in handled:
+            signal.signal(number, handler)
+        yield
+    finally:
+        for number, previous in handled.items():
+            signal.signal(number, previous)
+
+
+def end_program(number: int, frame: FrameType | None) -> NoReturn:
+    """End it by an exception, so that temporary files are removed."""
+    if number == signal.SIGINT:
+        raise KeyboardInterrupt
+    sys.exit(128 + number)
+
+
+def discard_stdout() -> None:
+    """Discard the text that could not be written to stdout, and all that follows."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 class IgnoringErrors(io.FileIO):
-    """A file whose write errors are ignored: a full disk, or a pipe without a reader."""
+    """A file whose write errors are ignored: a full disk, a pipe without a reader, or a terminal that was closed."""
 
     def write(self, data: Any) -> int:
         try:
@@ -59,16 +98,13 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
 
     A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
     keeps its traceback, which says where.
-    SIGTERM ends it with code 143, by an exception, so that temporary files are removed. Characters that an output
-    cannot encode are replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
+    Any other of STOP_SIGNALS ends it with 128 and its number. Characters that an output cannot encode are replaced by
+    ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
     """
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # replaces the handler of startup.py
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     use_available_cores()
     stderr = sys.__stderr__
-    # Not if a test has replaced it, and not a terminal: that of Windows takes bytes in another encoding.
-    if stderr is not None and sys.stderr is stderr and not stderr.isatty():
+    # Not if a test has replaced it, and not the terminal of Windows, which takes bytes in another encoding.
+    if stderr is not None and sys.stderr is stderr and not (sys.platform == "win32" and stderr.isatty()):
         file = IgnoringErrors(stderr.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), stderr.encoding, line_buffering=True)
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
@@ -79,14 +115,17 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
             stream.reconfigure(errors="replace")
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
+    code: int | str  # Python prints a text
     try:
-        with explain_out_of_memory("close other programs, or use smaller settings"):
+        with on_stop(end_program), explain_out_of_memory("close other programs, or use smaller settings"):
             code = main() or 0
-        sys.stdout.flush()
+            sys.stdout.flush()
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
         code = 0
     except KeyboardInterrupt:
         code = 130
+    except SystemExit as error:
+        code = error.code or 0
     except (OSError, ValueError) as error:
         if not isinstance(error, OSError) and raised_in(error) not in own:
             raise
@@ -94,10 +133,13 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         message = str(error)
         if isinstance(error, OSError) and error.filename and error.strerror:
             message = f"{error.filename}: {error.strerror}"
+        if isinstance(error, OSError) and error.errno in REMEDIES:
+            message = f"{message}: {REMEDIES[error.errno]}"
         print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the work is done, and Python would print a traceback
+    for number in STOP_SIGNALS:  # the work is done: they would only change the exit code, or print a traceback
+        signal.signal(number, signal.SIG_IGN)
     try:
         sys.stdout.flush()
-    except OSError:  # a full disk or a closed pipe: discard the rest, or Python would fail again, with code 120
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError:  # a full disk or a closed pipe or terminal: Python would fail again, with code 120
+        discard_stdout()
     sys.exit(code)

@@ -5,7 +5,6 @@
 
 import argparse
 import dataclasses
-import difflib
 import json
 import tomllib
 from collections.abc import Iterable
@@ -16,7 +15,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from ..config import is_number
 from ..ranges import TEXTS, Range, raise_problems, setting_fields, value_problems
-from .parser import Parser
+from .parser import Parser, nearest, user_path
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", TEXTS: "TEXT"}
@@ -73,8 +72,8 @@ def from_table(table: Settings, *classes: type) -> Settings:
 
 def suggest_name(name: str, names: Iterable[str]) -> str:
     """The end of an error message: the nearest of ``names``, or all of them if none is near."""
-    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
-    return f": did you mean {close[0]!r}?" if close else f": give one of {', '.join(names)}"
+    meant = nearest(name, names)
+    return f": did you mean {meant!r}?" if meant else f": give one of {', '.join(names)}"
 
 
 def convert(value: Any, kind: Any) -> Any:
@@ -85,8 +84,10 @@ def convert(value: Any, kind: Any) -> Any:
     is_text = isinstance(value, str)
     if kind == TEXTS:
         return tuple(value) if isinstance(value, list) else (value,)
+    if is_text and kind is Path:
+        return user_path(value)
     with suppress(ValueError, OverflowError):
-        if (is_text and kind in (int, float, Path)) or (kind is float and is_number(value, int)):
+        if (is_text and kind in (int, float)) or (kind is float and is_number(value, int)):
             return kind(value)
         if is_text and dataclasses.is_dataclass(kind):
             value = tomllib.loads(f"value = {value}")["value"]

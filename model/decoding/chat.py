@@ -5,6 +5,7 @@ tokens. The same name inside a message gets a space, ``< |eot_id|>``, and so sta
 nor write as the system.
 """
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +29,7 @@ DEFAULT_TEMPLATE = """\
 {{- 'assistant\\n' -}}
 {%- endif -%}
 """
+OPEN_THOUGHT = re.compile(r"[<\[]\w*think\w*[>\]]\s*$", re.IGNORECASE)  # <think>, [THINK]
 
 
 class Chat:
@@ -74,6 +76,9 @@ class Chat:
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
         # The number of tokens before the first question, including the system message. An endless text keeps these.
         self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
+        # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
+        opened = OPEN_THOUGHT.search(self._render([question]))
+        self.opening = opened[0] if opened else ""
         # The control token that the template writes after an answer, for example <|eot_id|>, ends a turn.
         _, found, after = self._render([question, answer], False).rpartition(answer["content"])
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]

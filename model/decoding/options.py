@@ -1,6 +1,7 @@
 """What generate.py, chat.py and evaluate.py share: the flags that choose a model, and opening it."""
 
 import json
+import re
 from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from ..cli import Parser, Settings, print_note, quantity
+from ..cli import Parser, Settings, print_note, quantity, user_path
 from ..cli.files import read_json
 from ..cli.machine import DeviceName
 from ..ranges import raise_problems, range_problems, setting_fields
@@ -21,6 +22,24 @@ from .sampling import Sampling
 Compile = Annotated[
     bool, "compile the network: takes half a minute or more once, later launches load it; on a GPU it takes a moment"
 ]
+
+
+# Settings of generation_config.json that choose other tokens than Sampling can
+NOT_FOLLOWED = (
+    *(
+        "num_beams",
+        "penalty_alpha",
+        "dola_layers",
+        "guidance_scale",
+        "typical_p",
+        "top_h",
+        "epsilon_cutoff",
+        "eta_cutoff",
+    ),
+    *("presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias"),
+    *("suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings"),
+    *("min_length", "min_new_tokens", "exponential_decay_length_penalty", "watermarking_config"),
+)
 
 
 @dataclass(frozen=True)
@@ -42,7 +61,7 @@ class ModelOptions:
 
 def add_model(parser: Parser) -> None:
     parser.add_argument(
-        "model", nargs="?", type=Path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
+        "model", nargs="?", type=user_path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
     )
 
 
@@ -65,21 +84,27 @@ def load_network(
 def read_sampling(directory: Path, given: Settings) -> Sampling:
     """The ``given`` settings. Those left out are from generation_config.json where it has them, with a note.
 
-    Raises ValueError if a value is out of range; the note names the file then.
+    As in transformers, ``do_sample`` false there means temperature 0. Raises ValueError if a value is out of range; the
+    note names the file then.
     """
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
+    if config.get("do_sample") is False:
+        config["temperature"] = 0.0
     names = [name for name in setting_fields(Sampling) if name != "seed" and name not in given]
     recommended: dict[str, Any] = {name: config[name] for name in names if config.get(name) is not None}
     if recommended:
         values = ", ".join(f"{name} {value}" for name, value in recommended.items())
         print_note(f"note: {values}, as {file} says; flags override it")
+    others = [name for name in NOT_FOLLOWED if config.get(name) and config[name] != 1]  # 1 is none, as 0 and [] are
+    if others:
+        print_note(f"note: {', '.join(others)} of {file} cannot be followed, so other tokens are chosen than there")
     return Sampling(**recommended | given)
 
 
 def add_text_flags(parser: Parser) -> None:
     """Flags that may be repeated, and the system message of a chat."""
-    stop_help = "stop before this text; may be repeated"
+    stop_help = r"stop before this text, in which \n is a line break, \t a tab and \\ a backslash; may be repeated"
     parser.add_argument("--stop", action="append", default=[], type=stop_string, metavar="TEXT", help=stop_help)
     parser.add_argument("--system", metavar="TEXT", help="system message at the start of a chat")
     parser.add_argument(
@@ -95,7 +120,8 @@ def add_text_flags(parser: Parser) -> None:
 def stop_string(text: str) -> str:
     if not text:
         raise ArgumentTypeError("a stop string is empty: give text to stop at")
-    return text
+    characters = {"n": "\n", "t": "\t", "\\": "\\"}
+    return re.sub(r"\\([nt\\])", lambda escape: characters[escape[1]], text)
 
 
 def template_variable(text: str) -> tuple[str, Any]:

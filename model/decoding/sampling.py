@@ -32,6 +32,9 @@ class Sampling:
     top_p: Annotated[
         float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
     ] = None
+    min_p: Annotated[
+        float | None, "draw among tokens that have at least this share of the likeliest one's probability", Range(0, 1)
+    ] = None
     repetition_penalty: Annotated[
         float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1_000_000)
     ] = 1.0
@@ -74,13 +77,20 @@ def keep_top_p(logits: Tensor, p: float) -> Tensor:
     return logits.masked_fill(probs < likeliest.gather(-1, before_last), EXCLUDED)
 
 
+def keep_min_p(logits: Tensor, p: float) -> Tensor:
+    """Keep the tokens with p times the probability of the likeliest one or more (arXiv:2407.01082)."""
+    return logits.masked_fill(logits < logits.amax(-1, keepdim=True) + math.log(p), EXCLUDED)
+
+
 def apply_filters(logits: Tensor, sampling: Sampling) -> Tensor:
-    """Apply temperature, top_k and top_p in this order, as Hugging Face and others do."""
+    """Apply temperature, top_k, top_p and min_p in this order, as Hugging Face does."""
     logits = apply_temperature(logits, sampling.temperature)
     if sampling.top_k:
         logits = keep_top_k(logits, sampling.top_k)
     if sampling.top_p is not None and sampling.top_p < 1:
         logits = keep_top_p(logits, sampling.top_p)
+    if sampling.min_p:
+        logits = keep_min_p(logits, sampling.min_p)
     return logits
 
 

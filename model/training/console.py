@@ -4,14 +4,15 @@ import math
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from shlex import quote
 from types import FrameType
 
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, quantity
+from ..cli import explain_out_of_memory, print_note, quantity
 from ..cli.machine import pick_dtype, readable_size
+from ..cli.script import discard_stdout, on_stop
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
@@ -24,6 +25,19 @@ from .trainer import Trainer
 SAMPLE_TOKENS = 120
 
 
+class LogFile:
+    """stderr that is not a terminal: each state of the progress bar is a line, because no line can be overwritten."""
+
+    encoding = "ascii"  # so the bar consists of #
+
+    def write(self, text: str) -> None:
+        if text.strip():
+            print_note(text.strip())
+
+    def flush(self) -> None:
+        pass
+
+
 class Console:
     """Prints in the first process only."""
 
@@ -32,13 +46,15 @@ class Console:
         self.text = text
         self.prints = trainer.ranks.is_first
         self.was_done = trainer.fraction_done >= 1  # a run that is resumed without more steps or minutes
+        in_terminal = sys.stderr.isatty()
         self.bar = tqdm(
+            file=None if in_terminal else LogFile(),
             total=1.0,  # the whole run, in steps or in minutes
             initial=min(trainer.fraction_done, 1.0),  # more if the limit was lowered
             bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
-            mininterval=0.1 if sys.stderr.isatty() else 10,  # fewer lines in a log file
+            mininterval=0.1 if in_terminal else 10,
             disable=not self.prints,
-            dynamic_ncols=True,
+            dynamic_ncols=in_terminal,
         )
 
     def write_line(self, line: str) -> None:
@@ -48,25 +64,25 @@ class Console:
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Show the progress bar. Ctrl-C and SIGTERM end the run after a step and its validation.
+        """Show the progress bar. Ctrl-C, SIGTERM, SIGHUP and SIGUSR1 end the run after a step and its validation.
 
-        In a single process, the same signal a second time interrupts even the step. If there are several processes, it
-        has no effect, because all must stop after the same step.
+        In a single process, a second Ctrl-C interrupts even the step. If there are several processes, it has no effect,
+        because all must stop after the same step.
         """
         trainer = self.trainer
 
         def stop_after_step(number: int, frame: FrameType | None) -> None:
             trainer.stop_signal = number
-            if trainer.ranks.world_size == 1:
+            if number == signal.SIGINT and trainer.ranks.world_size == 1:
                 signal.signal(number, signal.default_int_handler)
 
-        previous = {number: signal.signal(number, stop_after_step) for number in (signal.SIGINT, signal.SIGTERM)}
-        try:
-            with self.bar, explain_out_of_memory("lower --micro_batch_size, or train a smaller model", trainer.device):
-                yield
-        finally:  # the handlers refer to DDP, which must be freed before its process group
-            for number, handler in previous.items():
-                signal.signal(number, handler)
+        # The handler refers to DDP, which must be freed before its process group: so it is removed again.
+        with (
+            on_stop(stop_after_step),
+            self.bar,
+            explain_out_of_memory("lower --micro_batch_size, or train a smaller model", trainer.device),
+        ):
+            yield
 
     def show(self, measured: dict[str, float]) -> None:
         """Show the measured values of a step. Every process must call it after each step."""
@@ -99,8 +115,10 @@ class Console:
         if self.text.chat:
             text = f"\n\n{text}"
         self.bar.clear()
-        with suppress(OSError):  # training goes on if the reader has closed the pipe
+        try:
             print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
+        except OSError:  # training goes on if the reader has closed the pipe, or the terminal
+            discard_stdout()
 
     def finish(self) -> int:
         """Print the summary, or the command that resumes an interrupted run; returns the exit code."""

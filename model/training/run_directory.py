@@ -6,6 +6,7 @@ pickle. Its safetensors writer holds the whole file in memory once more, and non
 state atomically.
 """
 
+import errno
 import json
 import math
 import os
@@ -14,7 +15,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from filelock import FileLock, Timeout
@@ -22,6 +23,8 @@ from torch import Tensor
 
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
+from ..cli.settings import from_table
+from ..ranges import Range
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .config import CONFIG_FILE, Run
@@ -104,6 +107,10 @@ def locked(directory: Path) -> Iterator[None]:
         lock = FileLock(directory / LOCK).acquire(blocking=False)
     except Timeout:
         raise ValueError(f"{directory} is in use by another trainer: give another --out_dir") from None
+    except OSError as error:
+        if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
+            raise
+        raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
     with lock:
         remove_unfinished(directory)
         yield
@@ -140,13 +147,13 @@ class Progress:
     It needs no generator state, because batches depend only on seed and step, and dropout on these and the rank.
     """
 
-    step: int = 0
-    tokens: int = 0
-    train_seconds: float = 0.0  # training steps only
-    wall_seconds: float = 0.0  # including validation, samples and checkpoints
-    val_loss: float = math.inf  # before the first validation
-    best_val_loss: float = math.inf
-    best_step: int = 0
+    step: Annotated[int, Range(0)] = 0
+    tokens: Annotated[int, Range(0)] = 0
+    train_seconds: Annotated[float, Range(0)] = 0.0  # training steps only
+    wall_seconds: Annotated[float, Range(0)] = 0.0  # including validation, samples and checkpoints
+    val_loss: Annotated[float, Range(0, math.inf)] = math.inf  # before the first validation
+    best_val_loss: Annotated[float, Range(0, math.inf)] = math.inf
+    best_step: Annotated[int, Range(0)] = 0
 
 
 def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
@@ -175,8 +182,11 @@ def read_progress(directory: Path) -> Progress | None:
     if not path.exists():
         return None
     try:
-        return Progress(**json.loads(read_metadata(path)["progress"]))
-    except (ValueError, KeyError, TypeError, RecursionError):
+        saved = json.loads(read_metadata(path)["progress"])
+        if saved.keys() != vars(Progress()).keys():
+            raise ValueError
+        return Progress(**from_table(saved, Progress))
+    except (ValueError, KeyError, AttributeError, RecursionError):
         raise damaged(path) from None
 
 

@@ -1,5 +1,6 @@
 """How a program starts and ends: exit codes, signals, and one line for a user's mistake."""
 
+import errno
 import importlib
 import json
 import os
@@ -12,6 +13,8 @@ import torch
 from script_helpers import ROOT
 
 from model.cli import print_note, run_script
+
+FREE_SPACE = "free some space there, or write to another disk"
 
 
 def outcome(capsys, main) -> tuple[int, str, str]:
@@ -34,7 +37,15 @@ def test_the_exit_code_is_the_result_of_main(capsys):
     assert outcome(capsys, lambda: 3) == (3, "", "")
     assert outcome(capsys, raising(KeyboardInterrupt())) == (130, "so far\n", "")
     signal.raise_signal(signal.SIGINT)  # ignored after a script has ended
-    assert outcome(capsys, lambda: signal.raise_signal(signal.SIGTERM)) == (143, "", "")
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])
+def test_a_signal_ends_a_program_unless_its_parent_ignores_it(capsys, name):
+    """A shell starts background jobs with SIGINT ignored, and nohup ignores SIGHUP."""
+    number = getattr(signal, name, None) or pytest.skip("not on Windows")
+    assert outcome(capsys, lambda: signal.raise_signal(number)) == (128 + number, "", "")
+    signal.signal(number, signal.SIG_IGN)
+    assert outcome(capsys, lambda: signal.raise_signal(number)) == (0, "", "")
 
 
 @pytest.mark.parametrize(
@@ -43,6 +54,7 @@ def test_the_exit_code_is_the_result_of_main(capsys):
         (ValueError("first\n  second"), "first second"),
         (FileNotFoundError(2, "No such file or directory", "a.txt"), "a.txt: No such file or directory"),
         (OSError("disk went away"), "disk went away"),
+        (OSError(errno.ENOSPC, "Disk is full", "a.txt"), f"a.txt: Disk is full: {FREE_SPACE}"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
@@ -106,4 +118,5 @@ def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():
     if os.path.exists("/dev/full"):
         with open("/dev/full", "wb") as full:
             done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
-        assert (done.returncode, done.stderr) == (2, b"script.py: error: [Errno 28] No space left on device\n")
+        assert done.returncode == 2
+        assert done.stderr == f"script.py: error: [Errno 28] No space left on device: {FREE_SPACE}\n".encode()

@@ -7,10 +7,12 @@ import os
 import pickle
 import re
 import tarfile
+import tempfile
+from pathlib import Path
 
 import pytest
 
-from model.cli.files import kind_of_file, read_json, write_atomically, write_text
+from model.cli.files import cache_home, kind_of_file, read_json, write_atomically, write_text
 
 
 def test_content_is_synced_before_the_file_is_renamed(tmp_path, monkeypatch):
@@ -79,3 +81,28 @@ def test_json_that_is_a_pointer_says_how_to_get_the_file(tmp_path):
     (tmp_path / "config.json").write_bytes(POINTER)
     with pytest.raises(ValueError, match=r"config\.json is a Git LFS pointer .* `git lfs pull`"):
         read_json(tmp_path / "config.json")
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has no user ids")
+def test_without_a_home_the_cache_is_a_folder_of_the_user_among_the_temporary_files(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert cache_home() == tmp_path / "cache" / "ropewalk"
+    monkeypatch.setenv("XDG_CACHE_HOME", "")
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    assert cache_home() == tmp_path / "home" / ".cache" / "ropewalk"
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    own = tmp_path / f"ropewalk-{os.getuid()}"
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("HOME", str(tmp_path / "file"))  # no folder can be made in it
+    assert cache_home() == own
+    assert own.stat().st_mode & 0o077 == 0, "nobody else can put code into it"
+
+    def no_home() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", no_home)  # an unknown user without HOME
+    assert cache_home() == own
+    user = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)  # the folder of that name is not this user's
+    with pytest.raises(ValueError, match="set XDG_CACHE_HOME to one that you can write to"):
+        cache_home()

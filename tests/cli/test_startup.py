@@ -68,4 +68,4 @@ def test_ctrl_c_during_imports_prints_no_traceback(tmp_path):
         child.stdout.read(len("importing"))
         child.send_signal(signal.SIGINT)
         assert child.communicate()[1] == b""
-        assert child.returncode == 130
+        assert child.returncode == -signal.SIGINT, "which a shell reports as 130"

@@ -65,6 +65,19 @@ def test_the_filters_keep_what_their_definitions_keep(vocab_size, temperature, f
         assert [found[i] for i in expected] == pytest.approx([*expected.values()], abs=1e-6)
 
 
+@pytest.mark.parametrize("filters", [{"min_p": 0.05}, {"min_p": 1.0}, {"top_k": 9, "top_p": 0.9, "min_p": 0.1}])
+def test_min_p_comes_last_and_gives_the_distribution_of_transformers(transformers, filters):
+    logits = 2 * torch.randn(4, V)
+    sampling = Sampling(0.7, **filters)
+    warpers = transformers.LogitsProcessorList([transformers.TemperatureLogitsWarper(0.7)])
+    for name, warper in {"top_k": "TopK", "top_p": "TopP", "min_p": "MinP"}.items():
+        if name in filters:
+            warpers.append(getattr(transformers, f"{warper}LogitsWarper")(filters[name]))
+    expected, found = warpers(None, logits.clone()).softmax(-1), apply_filters(logits, sampling).softmax(-1)
+    assert torch.allclose(found, expected, atol=1e-6)
+    assert torch.equal(found > 0, expected > 0)
+
+
 def test_the_penalty_lowers_seen_tokens_only(logits):
     seen = torch.rand(logits.shape) < 0.3
     after = penalize(logits, [row.nonzero()[:, 0].tolist() for row in seen], 1.5)

@@ -28,3 +28,23 @@ def test_a_conversation_may_be_longer_than_the_context(start, fox_dir, tmp_path)
         code, _, err = start(chat, path, "--max_new_tokens", 60, "--seed", 1, *arguments, stdin=b"Who?\n" * 4)
         assert code == 0
         assert f"(the context of {context} tokens is full: " in err
+
+
+@pytest.mark.parametrize(("ends", "notes"), [([319], 1), (range(320), 0)])
+def test_an_answer_that_is_cut_is_told_from_one_that_ends(start, chat_dir, tmp_path, ends, notes):
+    path = shutil.copytree(chat_dir, tmp_path / "chat")
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(ends)}), encoding="utf-8")
+    code, _, err = start(chat, path, "--max_new_tokens", 1, "--temperature", 0, stdin=b"Who?\n")
+    assert code == 0
+    assert err.count("(stopped at 1 token: --max_new_tokens)\n") == notes
+
+
+@pytest.mark.parametrize(("end", "shown"), [("<think>\\n", "<think>\n"), ("[THINK]", "[THINK]"), ("</think>", "")])
+def test_a_thought_that_the_template_begins_is_shown_from_its_beginning(start, chat_dir, tmp_path, end, shown):
+    path = shutil.copytree(chat_dir, tmp_path / "chat")
+    template = (path / "chat_template.jinja").read_text(
+        encoding="utf-8"
+    ) + f"{{{{ '{end}' if add_generation_prompt }}}}"
+    (path / "chat_template.jinja").write_text(template, encoding="utf-8")
+    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(320))}), encoding="utf-8")
+    assert start(chat, path, stdin=b"Who?\nWhy?\n").out == f"{shown}\n{shown}\n"

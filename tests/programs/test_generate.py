@@ -18,6 +18,7 @@ from script_helpers import ROOT
 import generate as script
 from model import KVCache, generate
 from model.decoding.batches import memory_needed
+from model.decoding.options import stop_string
 from model.weights import load_model, load_tokenizer
 
 CONTEXT = 96
@@ -120,6 +121,7 @@ def test_texts_are_separated_by_a_line_and_end_before_a_stop_string(run, samples
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == found[0]["text"].partition(stop)[0]
+    assert stop_string(r"\n\t\\n\x") == "\n\t\\n\\x"
 
 
 def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
@@ -186,6 +188,19 @@ def test_a_models_own_sampling_settings_are_defaults(run, samples, copy):
     assert run(*arguments, "--top_k", 3, model=copy).code == 0
 
 
+def test_do_sample_false_means_greedy_and_what_is_not_followed_is_named(run, samples, copy):
+    config = {"do_sample": False, "temperature": 0.9, "num_beams": 4, "suppress_tokens": [3], "no_repeat_ngram_size": 0}
+    config |= {"typical_p": 1.0, "max_length": 20, "stop_strings": None}
+    (copy / "generation_config.json").write_text(json.dumps(config), encoding="utf-8")
+    arguments = ["--prompt", "A fox", "--max_new_tokens", 20]
+    assert samples(*arguments, model=copy) == samples(*arguments, "--temperature", 0)
+    err = run(*arguments, model=copy).err
+    assert "note: temperature 0.0, as " in err
+    assert "note: num_beams, suppress_tokens of " in err
+    sampled = [*arguments, "--temperature", 0.8, "--seed", 1]
+    assert samples(*sampled, model=copy) == samples(*sampled)
+
+
 def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
     file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts
@@ -193,6 +208,9 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     assert script.read_texts([], None) == [""]
     assert script.read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
     assert script.read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
+    rows = tmp_path / "prompts.jsonl"
+    rows.write_text('{"prompt": "a\\nb", "text": "c"}\n\n{"prompt": ""}\n', encoding="utf-8")
+    assert script.read_texts([], rows) == ["a\nb", ""]
     for content, message in (
         (b"\n \n", "contains no prompt"),
         ("naïve".encode("latin-1"), "prompts.txt is not UTF-8 at byte 2"),

@@ -143,7 +143,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_u
     with file_size_limit(4000):
         code, _, err = run("--resume", "--out_dir", "out", "--max_steps", "10")
     assert code == 2
-    assert re.search(r"^train.py: error: .*File too large", err.splitlines()[-1])
+    assert re.fullmatch(r"train.py: error: out/\S+: File too large", err.splitlines()[-1])
     assert {path: path.read_bytes() for path in Path("out").glob("*.safetensors")} == before
     assert not list(Path("out").glob(".*.tmp"))
     trained("--resume", "--out_dir", "out", "--max_steps", "10")

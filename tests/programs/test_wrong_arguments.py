@@ -42,6 +42,12 @@ WRONG = [
     (f"train.py small.toml text.txt --dim {2**20}", "this run needs about"),
     (f"train.py small.toml text.txt --n_layers {10**9}", "lower dim, n_layers or vocab_size"),
     ("train.py --resume --plan", "--plan is for a new run: leave --resume out"),
+    ("train.py --resume run --out_dir theta", "--resume run and --out_dir theta are two runs: give one"),
+    ("train.py text.txt --n_embd 32", "unknown argument '--n_embd': did you mean '--dim'?"),
+    ("train.py text.txt --n_head=2", "unknown argument '--n_head': did you mean '--n_heads'?"),
+    ("train.py text.txt --learning-rate 1", "unknown argument '--learning-rate': did you mean '--lr'?"),
+    ("train.py text.txt --epochs 3", "unknown argument '--epochs': did you mean '--max_steps'?"),
+    ("train.py text.txt --data=--", "--data=--: a value cannot be --"),
     ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
     (
         "train.py text.txt --micro_batch_size -3 --dropout 2",
@@ -57,6 +63,14 @@ WRONG = [
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
     (f"{MANY} --device cpu --max_new_tokens 2000", "1,000,000 texts of"),
     ("generate.py run --stop ''", "stop string is empty"),
+    ("generate.py run --prompt_file=--", "--prompt_file=--: a value cannot be --"),
+    ("generate.py run --prompt_file=~/prompts.txt", f"{Path.home() / 'prompts.txt'}: No such file"),
+    ("generate.py run --prompt_file rows.csv", "rows.csv is no list of prompts: give text, one prompt per line, or"),
+    ("generate.py run --prompt_file rows.jsonl", 'rows.jsonl: line 2 has no prompt: write {"prompt": "text"}'),
+    (
+        "generate.py https://huggingface.co/a/b/tree/main",
+        "a/b does not exist: if it is a model on the Hugging Face Hub",
+    ),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),
@@ -104,6 +118,8 @@ def folder(tmp_path_factory):
     (path / "small.toml").write_text(SMALL, encoding="utf-8")
     (path / "bad.toml").write_text("batchsize = 3", encoding="utf-8")
     (path / "empty.txt").touch()
+    (path / "rows.csv").write_text("prompt\nThe rope\n", encoding="utf-8")
+    (path / "rows.jsonl").write_text('{"prompt": "The rope"}\n{"text": "The rope"}\n', encoding="utf-8")
     (path / "y.tokenizer.bin").touch()
     return path
 

@@ -111,17 +111,29 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert sample.startswith("ab ")  # with the space that follows the prompt
     assert set(sample) <= set("abcdefghij ")
     assert "step 10: validation " in err
-    assert re.search(r"100%\|█+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+", err)
+    assert re.search(
+        r"^100%\|#+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+$", err, re.MULTILINE
+    )
+    assert "\r" not in err, "lines of a log file"
     assert "parameters     4,784\n" in err
 
 
 def test_a_second_ctrl_c_is_not_caught(tmp_path):
     run = trainer(tmp_path)
     with Console(run, TEXT).running():
+        signal.raise_signal(signal.SIGTERM)
         signal.raise_signal(signal.SIGINT)
         assert run.stop_signal == signal.SIGINT
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
+
+
+def test_a_signal_that_is_ignored_does_not_stop_a_run(tmp_path):
+    run = trainer(tmp_path)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a background job
+    with Console(run, TEXT).running():
+        signal.raise_signal(signal.SIGINT)
+    assert run.stop_signal == 0
 
 
 def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, capfd, monkeypatch):
@@ -134,4 +146,4 @@ def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, 
 
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     train_in_console(trainer(tmp_path, clock=clock, max_steps=None, minutes=1, eval_every=1000))
-    assert re.search(r" 75%\|█+ +\| 00:15 left, step 2, ", capfd.readouterr().err)
+    assert re.search(r"75%\|#+ +\| 00:15 left, step 2, ", capfd.readouterr().err)

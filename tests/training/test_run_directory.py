@@ -1,6 +1,8 @@
 """The run directory: made once, locked, its metrics, and the state of the run in it."""
 
+import errno
 import json
+import math
 import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -25,7 +27,7 @@ from model.training.run_directory import (
     state_tensors,
     truncate_metrics,
 )
-from model.weights.tensors import load_tensors, save_tensors
+from model.weights.tensors import load_tensors, read_metadata, save_tensors
 
 
 def test_concurrent_calls_get_different_free_directories(tmp_path):
@@ -76,6 +78,18 @@ def test_the_lock_of_a_trainer_that_is_killed_is_released_and_its_unfinished_fil
     assert child.exitcode == -9
     with locked(tmp_path):
         assert [path.name for path in tmp_path.glob(".*.tmp")] == [".draft.7.tmp"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP])
+def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
+    fcntl = pytest.importorskip("fcntl")
+
+    def flock(descriptor: int, operation: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(ValueError, match="run is on a file system without locks: give another --out_dir"):
+        run_directory(make_run(tmp_path / "run"), Ranks()).__enter__()
 
 
 def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line_dropped(tmp_path):
@@ -131,3 +145,27 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_is_loaded(tmp_path, na
     with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
         load_state(tmp_path, run.model, run.optimizers)
     assert same(weights(run.model), before)
+
+
+DAMAGED = [
+    {"step": "x"},
+    {"step": -1},
+    {"tokens": 2.5},
+    {"wall_seconds": None},
+    {"val_loss": math.nan},
+    {"more": 1},
+]
+
+
+@pytest.mark.parametrize("change", [*DAMAGED, None])
+def test_a_progress_with_a_wrong_or_missing_value_is_damaged(tmp_path, change):
+    run = trainer(tmp_path, max_steps=1)
+    run.run()
+    progress = json.loads(read_metadata(tmp_path / STATE)["progress"])
+    if change:
+        progress |= change
+    else:
+        del progress["step"]
+    save_tensors(tmp_path / STATE, load_tensors(tmp_path / STATE), {"progress": json.dumps(progress)})
+    with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
+        read_progress(tmp_path)
