@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Convert a model from or to another format: python convert.py SRC DST [--to hf|meta|llama2c]
+"""Convert a model from or to another format: python convert.py SRC DST [--to hf|llama2c]
 
-All other programs read Hugging Face directories only. An architecture that the format cannot express is refused. Meta's
-format has no context length: it is dropped with a note.
+All other programs read Hugging Face directories with safetensors only. An architecture that the format cannot express
+is refused.
 """
 
 import startup  # noqa: F401, I001  must come before torch
@@ -18,9 +18,8 @@ from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
-from model.weights import Checkpoint, llama2c, load_tokenizer, meta
+from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint
 from model.weights import save_model, save_tokenizer
-from model.weights.checkpoint import Weights
 from model.weights.tokenizers import read_ids, tokenizer_files
 
 
@@ -34,23 +33,23 @@ def main() -> None:
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:
-        write = partial(write_directory, model, tokenizer, flags.source, flags.to)
+        write = partial(write_directory, model, tokenizer, source.path)
         write_atomically(flags.target, write)
     size = sum(weight.numel() for weight in model.parameters())
     command = f"python generate.py {quote(str(flags.target))}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
 
 
-def open_source(path: Path) -> Weights:
-    """Open a Hugging Face or a Meta directory, or a llama2.c file, without reading the weights."""
+def open_source(path: Path) -> Checkpoint:
+    """Open a model in any format that is read, without reading its tensors."""
     if path.is_file():
-        return llama2c.Llama2c(path)
+        return llama2c.open_file(path)
     if (path / "params.json").is_file() and not (path / "config.json").is_file():
-        return meta.Meta(path)
-    return Checkpoint(path)
+        return meta.open_directory(path)
+    return open_checkpoint(path, pickles=True)
 
 
-def open_tokenizer(source: Weights, file: Path | None) -> Tokenizer | None:
+def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
     directory = source.path if source.path.is_dir() else source.path.parent
     if file is None and not tokenizer_files(directory):
@@ -71,10 +70,11 @@ def parse_flags() -> argparse.Namespace:
         "source",
         type=Path,
         metavar="SRC",
-        help="a run, another Hugging Face directory, a Meta directory, or a llama2.c .bin",
+        help="a run, another Hugging Face directory (pytorch_model.bin is read, too), an id of the Hub, a Meta "
+        "directory, or a llama2.c .bin",
     )
     parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
-    parser.add_argument("--to", choices=("hf", "meta", "llama2c"), default="hf", help="the format of DST (default: hf)")
+    parser.add_argument("--to", choices=("hf", "llama2c"), default="hf", help="the format of DST (default: hf)")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: as in SRC)"
     )
@@ -91,20 +91,14 @@ def check_target(target: Path, to: str) -> None:
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
 
 
-def check_format(source: Weights, to: str, dtype: str | None) -> None:
-    """Raise ValueError if the format cannot express the model. What it drops is noted."""
-    args = source.args
+def check_format(source: Checkpoint, to: str, dtype: str | None) -> None:
+    """Raise ValueError if the format cannot express the model."""
     if source.subclass_name:
         raise ValueError(
             f"{source.path} has the weights of {source.subclass_name}: no format can describe that network"
         )
-    if to == "meta":
-        meta.params_from(args)
-        context = meta.default_context(args.rope_theta, args.rope_scaling)
-        if args.max_seq_len != context:
-            note(f"Meta's params.json cannot store the context of {args.max_seq_len}: readers will use {context}")
     if to == "llama2c":
-        llama2c.header_of(args)
+        llama2c.header_of(source.args)
         if dtype not in (None, "float32"):
             raise ValueError(f"dtype is {dtype}: llama2.c's format is float32; leave --dtype out")
 
@@ -113,21 +107,14 @@ def note(text: str) -> None:
     print_note(f"note: {text}")
 
 
-def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, to: str, directory: Path) -> None:
-    """Write the model in Hugging Face or Meta format.
-
-    The settings of the tokenizer and the ids of BOS and EOS are written for both, although Meta's code reads only
-    tokenizer.model: else they would be lost on the way back.
-    """
+def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, directory: Path) -> None:
+    """Write the model in Hugging Face format. Without a tokenizer, the ids of BOS and EOS are those of the source."""
     directory.mkdir()
     if tokenizer:
         save_tokenizer(tokenizer, directory)
     elif ids := read_ids(source):
         write_json(directory / "generation_config.json", ids)
-    if to == "meta":
-        meta.save(model, directory)
-    else:
-        save_model(model, directory)
+    save_model(model, directory)
 
 
 def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:

@@ -17,7 +17,7 @@ from model.text.dataset import META, load_dataset
 from model.text.sources import PYTHON_DOCS, open_documents
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
-from model.weights import Checkpoint
+from model.weights import Checkpoint, open_checkpoint
 from model.weights.checkpoint import newest_run
 from model.weights.variants import name_of
 
@@ -133,9 +133,9 @@ def short(value: float, digits: int = 4) -> str:
     return f"{value:.{digits}f}"
 
 
-def open_checkpoint(path: Path | None) -> Checkpoint:
+def open_rope_checkpoint(path: Path | None) -> Checkpoint:
     """The model with RoPE at ``path``, by default the newest run. Raises ValueError for another position encoding."""
-    checkpoint = Checkpoint(path or newest_run())
+    checkpoint = open_checkpoint(path or newest_run())
     if checkpoint.subclass_name:
         raise ValueError(
             f"{checkpoint.path} holds the weights of {checkpoint.subclass_name}: give a model that was trained "
@@ -146,13 +146,13 @@ def open_checkpoint(path: Path | None) -> Checkpoint:
 
 def open_model(path: Path | None) -> tuple[Transformer, Tokenizer]:
     """The model with RoPE, and its tokenizer. Raises ValueError if ``path`` has none."""
-    checkpoint = open_checkpoint(path)
+    checkpoint = open_rope_checkpoint(path)
     return checkpoint.model().float().eval(), checkpoint.tokenizer()
 
 
 def open_scheme(path: Path | None) -> tuple[Transformer, Tokenizer]:
     """The model, with RoPE or another of ``SCHEMES``, and its tokenizer. Raises ValueError if ``path`` has none."""
-    checkpoint = Checkpoint(path or newest_run())
+    checkpoint = open_checkpoint(path or newest_run())
     saved = {name_of(scheme.network): scheme.network for scheme in SCHEMES.values()}
     if checkpoint.subclass_name and checkpoint.subclass_name not in saved:
         raise ValueError(

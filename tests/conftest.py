@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from functools import cache
 from types import ModuleType
 
-# Before torch is loaded, and inherited by the processes that tests start: one thread.
-os.environ |= {"OMP_NUM_THREADS": "1"}
+# Before torch is loaded, and inherited by the processes that tests start: one thread, and no downloads.
+os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 os.environ.pop("PYTHONUNBUFFERED", None)  # processes buffer stdout as a user's do, and detect a full disk at exit
 
 import pytest

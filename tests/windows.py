@@ -101,8 +101,7 @@ def main() -> None:
     for options in ([], ["--jsonl"]):
         run(generate, "run", *options, **SAMPLING)
     run(convert, "run", "model.bin", to="llama2c")
-    run(convert, "run", "meta", to="meta")
-    run(convert, "meta", "back", to="hf")
+    run(convert, "model.bin", "back", to="hf", tokenizer="run/tokenizer.model")
     run(generate, "back", max_new_tokens=5)
 
 

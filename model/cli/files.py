@@ -15,6 +15,7 @@ from typing import Any
 UTF_16 = "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"
 IMAGE = "is an image, which has no text"
 OFFICE = "save a document's text as .txt"
+ZIP = f"is a zip archive, as are Word documents and PyTorch's .bin and .pth: unpack it, or {OFFICE}"
 GET_SAFETENSORS = "get the model.safetensors of this model"
 KINDS = {
     b"version https://git-lfs.github.com/spec/": (
@@ -25,7 +26,7 @@ KINDS = {
     b"\xfd7zXZ\0": "is compressed by xz: unpack it with unxz",
     b"BZh": "is compressed by bzip2: unpack it with bunzip2",
     b"7z\xbc\xaf\x27\x1c": "is a 7z archive: unpack it",
-    b"PK\x03\x04": f"is a zip archive, as are Word documents and PyTorch's .bin and .pth: unpack it, or {OFFICE}",
+    b"PK\x03\x04": ZIP,
     b"\xd0\xcf\x11\xe0": f"is an old Office document: {OFFICE}",
     b"{\\rtf": f"is an RTF document: {OFFICE}",
     b"%PDF-": "is a PDF: save its text as .txt, for example with pdftotext",

@@ -14,7 +14,7 @@ from ..cli.files import read_json
 from ..cli.machine import DeviceName
 from ..ranges import raise_problems, range_problems, setting_fields
 from ..transformer import Transformer
-from ..weights import Checkpoint, find_network
+from ..weights import Checkpoint, find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
 from .batches import Speed
 from .sampling import Sampling
@@ -60,9 +60,8 @@ class ModelOptions:
 
 
 def add_model(parser: Parser) -> None:
-    parser.add_argument(
-        "model", nargs="?", type=user_path, metavar="MODEL", help="run directory or checkpoint (default: newest run)"
-    )
+    model_help = "run, checkpoint, or id of the Hugging Face Hub, ORG/NAME (default: newest run)"
+    parser.add_argument("model", nargs="?", type=user_path, metavar="MODEL", help=model_help)
 
 
 def open_model(path: Path | None) -> Checkpoint:
@@ -70,7 +69,7 @@ def open_model(path: Path | None) -> Checkpoint:
     if path is None:
         path = newest_run()
         print_note(f"the model is {path}, the newest run")
-    return Checkpoint(path)
+    return open_checkpoint(path)
 
 
 def load_network(

@@ -11,7 +11,7 @@ from typing import Any
 
 from sentencepiece import SentencePieceProcessor
 
-from ..cli.files import read_json
+from ..cli.files import kind_of_file, read_json
 from .sentencepiece_model import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, pieces_of
 from .tokenizer import U2581, TextStream, check_encodable
 
@@ -31,7 +31,7 @@ class HFTokenizer:
 
     def __init__(self, path: str | Path):
         try:
-            from tokenizers import Tokenizer
+            from tokenizers import Tokenizer, __version__
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
@@ -45,7 +45,13 @@ class HFTokenizer:
             ids = self._model.encode("a").ids
             self._prefix = ids[: ids.index(plain.ids[0])]
         except Exception as error:
-            raise ValueError(f"{path} is not a valid tokenizer.json ({error}): get the file again") from None
+            kind = kind_of_file(self.content) or f"is not a valid tokenizer.json ({error}): get the file again"
+            if "variant" in str(error):  # a part of a kind that this version does not have
+                kind = (
+                    f"is newer than tokenizers {__version__}, or damaged ({error}): run "
+                    "`pip install --upgrade tokenizers`, or get the file again"
+                )
+            raise ValueError(f"{path} {kind}") from None
         for token, number in added_tokens(self.path.parent).items():
             if self._model.token_to_id(token) != number:
                 raise ValueError(

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from sentencepiece import SentencePieceProcessor
 
+from ..cli.files import kind_of_file
 from .sentencepiece_model import CONTROL, USER_DEFINED, pieces_of
 
 REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
@@ -117,7 +118,8 @@ class SentencePieceTokenizer:
                 raise ValueError("empty")  # the library would accept it and fail later
             self._model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
-            raise ValueError(f"{path} is not a SentencePiece model: give one, or a tokenizer.json") from None
+            kind = kind_of_file(self.content) or "is not a SentencePiece model: give one, or a tokenizer.json"
+            raise ValueError(f"{path} {kind}") from None
         self.vocab_size = self._model.get_piece_size()
         self.bos_id = self._model.bos_id()
         if self.bos_id < 0:

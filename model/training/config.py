@@ -15,7 +15,7 @@ from ..ranges import Range, raise_problems, range_problems
 from ..text.sources import TEXT_KEY, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
-from ..weights import Checkpoint, find_network
+from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from .distributed import Ranks, local_device
 
@@ -113,7 +113,9 @@ class TrainArgs:
     compile: Annotated[
         bool, "use torch.compile: half a minute first, then a sixth less time a step; pays in runs above 3 minutes"
     ] = False
-    init_from: Annotated[Path | None, "fine-tune: start from this model instead of random weights"] = None
+    init_from: Annotated[
+        Path | None, "fine-tune: start from this model (run, checkpoint, id of the Hub) instead of random weights"
+    ] = None
     network: Annotated[str | None, "train this subclass of Transformer: MODULE:CLASS"] = None
     fsdp: Annotated[bool, "under torchrun: shard the model (FSDP2) instead of copying it (DDP)"] = False
 
@@ -254,7 +256,7 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
     A flag may lower ``max_seq_len``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
     tokenizer.
     """
-    checkpoint = Checkpoint(source)
+    checkpoint = open_checkpoint(source)
     if checkpoint.subclass_name not in (None, network):
         name = checkpoint.subclass_name
         raise ValueError(f"{source} holds the weights of {name}: give --network {name}")
@@ -265,7 +267,7 @@ def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> 
             raise ValueError(
                 f"{name} is {value}, but {source} has {fixed[name]}: leave {name} out, because init_from sets it"
             )
-    tokenizer = flags.get("tokenizer", str(source))
+    tokenizer = flags.get("tokenizer", str(checkpoint.path))
     if tokenizer in TOKENIZER_KINDS:
         raise ValueError(
             f"tokenizer is {tokenizer}, which would train a new one, but {source} must keep its tokenizer: leave "

@@ -23,7 +23,7 @@ from ..attention import Attention
 from ..cli.machine import pick_dtype
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import Checkpoint
+from ..weights import load_model
 from ..weights.checkpoint import check_savable, save_model
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device, parallelize, set_gradient_sync, unsharded, whole_model
@@ -271,6 +271,6 @@ def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
-        model.load_state_dict(Checkpoint(source).model(network=run.network).state_dict())
+        model.load_state_dict(load_model(source, network=run.network).state_dict())
     is_sharded = run.train.fsdp and ranks.world_size > 1
     return model if is_sharded else model.to(local_device(run.train.device, ranks))

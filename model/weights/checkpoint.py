@@ -1,59 +1,59 @@
 """Checkpoints: opened, loaded and saved. Run directories are Hugging Face directories.
 
-A directory has config.json, and its weights in model.safetensors or in several files that an index lists.
+A directory has config.json, and its weights in model.safetensors or in several files that an index lists. meta.py and
+llama2c.py open two other formats, as the same ``Checkpoint``.
 """
 
 import os
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Literal
+from typing import Literal, cast
 
 import torch
-from torch import Tensor
 
-from ..cli.files import read_json, write_json
+from ..cli.files import write_json
 from ..config import ModelArgs
 from ..kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .hf_config import args_from_config, config_from, subclass_in
+from .hf_config import config_from, read_config
+from .hub import NO_HUB, is_hub_id, local_directory
 from .int8 import check_device, put_matrix, quantize
-from .layout import (
-    Shapes,
-    check_shapes,
-    check_sizes,
-    hugging_face_name,
-    is_rotated,
-    shapes_of,
-    tensor_shapes,
-    to_halves,
-    to_pairs,
+from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
+from .tensors import (
+    WEIGHT_DTYPES,
+    WEIGHTS,
+    Stored,
+    mapped,
+    read_header,
+    read_pickle,
+    save_tensors,
+    weight_files,
 )
-from .tensors import WEIGHT_DTYPES, open_tensors, read_header, save_tensors
 from .tokenizers import load_tokenizer, read_ids
 from .variants import make_network, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 RUNS = Path("runs")
-WEIGHTS = "model.safetensors"
-INDEX = "model.safetensors.index.json"
+PICKLED_WEIGHTS = "pytorch_model.bin"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class Weights:
-    """Opened weights: their configuration and headers have been read and checked, the tensors not."""
+@dataclass(frozen=True)
+class Checkpoint:
+    """An opened model: its configuration and the headers of its files have been read and checked, its tensors not."""
 
     path: Path
     args: ModelArgs
-    dtype: torch.dtype  # in which the weights are stored
-    shapes: Shapes
+    dtype: torch.dtype  # of the stored embedding
+    stored: dict[str, Stored]  # by this network's names
     subclass_name: str | None = None  # module:Class, if the weights are those of a subclass of Transformer
 
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name in the network, tensor), memory-mapped if the format allows it."""
-        raise NotImplementedError
+    def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
+        """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
+        return load_tokenizer(file or self.path, self.args.vocab_size)
 
     def model(
         self,
@@ -74,13 +74,15 @@ class Weights:
         if int8:
             check_device(torch.device(device))
         model = make_network(network, self.args)
-        check_shapes(shapes_of(model), self.shapes, self.path)  # a subclass may have other tensors
+        # A subclass may have other tensors.
+        check_shapes(shapes_of(model), {name: each.shape for name, each in self.stored.items()}, self.path)
         # One dtype for all tensors, because some models store their norms in another one.
         new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
         if not isinstance(new_dtype, torch.dtype):  # transformers also takes names
             raise ValueError(f'dtype is {dtype!r}: give a torch.dtype such as torch.bfloat16, "stored", or int8=True')
         state = {}
-        for name, tensor in self.tensors():
+        for name, stored in self.stored.items():
+            tensor = stored.read()
             if int8 and tensor.ndim == 2:
                 put_matrix(model, name, quantize(tensor.to(device)), new_dtype)
             else:
@@ -96,97 +98,93 @@ class Weights:
         return accelerate(model.eval())
 
 
-class Checkpoint(Weights):
-    """An opened directory: the configuration and the headers have been read and checked, the weights not.
+def open_checkpoint(model: str | Path, pickles: bool = False) -> Checkpoint:
+    """Open a Hugging Face directory, or a model of the Hub by its id, without reading the tensors.
 
-    Raises ValueError if the path is not a checkpoint, or one that this network does not support.
+    With ``pickles``, pytorch_model.bin is opened if the directory has no safetensors. Raises ValueError if ``model`` is
+    not a checkpoint, or one that this network does not support.
     """
-
-    def __init__(self, path: str | Path) -> None:
-        self.path = path = Path(path)
-        check_is_checkpoint(path)
-        config = read_json(path / "config.json")
-        try:
-            self.args, self.subclass_name = args_from_config(config), subclass_in(config)
-            check_sizes(self.args)
-        except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
-            raise ValueError(f"{path / 'config.json'}: {error}") from None
-        entries = {name: entry for file in weight_files(path) for name, entry in read_header(file).items()}
-        if EMBEDDING in entries and HEAD in entries:  # whatever config.json says: they may differ
-            self.args = replace(self.args, tie_embeddings=False)
-        if self.subclass_name is None:
-            shapes = tensor_shapes(self.args)
-            names = {hugging_face_name(name): name for name in shapes}  # theirs -> ours
-            if self.args.tie_embeddings and HEAD in entries:
-                names[HEAD] = names.pop(EMBEDDING)  # tied weights may be stored under either name
-            expected = {theirs: shapes[name] for theirs, name in names.items()}
-            # RoPE frequencies, which old files have, are ignored
-            found = {name: entry.shape for name, entry in entries.items() if not name.endswith("rotary_emb.inv_freq")}
-            check_shapes(expected, found, path)
-        else:
-            names = {name: name for name in entries}  # no other program reads them
-        # In the order of the files, which begin with the largest tensors: the peak of memory comes with the small ones.
-        self.entries = {names[theirs]: entry for theirs, entry in entries.items() if theirs in names}
-        self.shapes = {name: entry.shape for name, entry in self.entries.items()}
-        # A subclass may have stored other tensors in other dtypes.
-        for name in ("tok_embeddings.weight",) if self.subclass_name else self.entries:
-            dtype = self.entries[name].dtype if name in self.entries else None
-            if dtype not in WEIGHT_DTYPES:
-                raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
-        self.dtype = WEIGHT_DTYPES[self.entries["tok_embeddings.weight"].dtype]
-
-    def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
-        """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
-        return load_tokenizer(file or self.path, self.args.vocab_size)
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name in the network, tensor), memory-mapped, except those whose rows are permuted."""
-        for name, entry in self.entries.items():
-            with open_tensors(entry.file) as file:  # for each, so that its mapping ends with the tensor
-                tensor = file.get_tensor(entry.name)
-            if self.subclass_name is None and is_rotated(name):
-                tensor = to_pairs(tensor, self.args.head_dim)
-            yield name, tensor
+    path = local_directory(model)
+    check_is_checkpoint(path)
+    args, subclass_name = read_config(path / "config.json")
+    found = {name: each for file in weight_files(path, WEIGHTS) for name, each in read_header(file).items()}
+    found = found or pickled_weights(path, pickles, args.tie_embeddings)
+    if EMBEDDING in found and HEAD in found:  # whatever config.json says: they may differ
+        args = replace(args, tie_embeddings=False)
+    if subclass_name is None:
+        stored = by_our_names(found, args, path)
+        checked = list(stored)
+    else:
+        stored = found  # no other program reads them, so they have our names
+        checked = ["tok_embeddings.weight"]  # a subclass may have stored other tensors in other dtypes
+    for name in checked:
+        dtype = stored[name].dtype if name in stored else None
+        if dtype not in WEIGHT_DTYPES.values():
+            raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
+    dtype = cast(torch.dtype, stored["tok_embeddings.weight"].dtype)
+    return Checkpoint(path, args, dtype, stored, subclass_name)
 
 
-def weight_files(path: Path) -> list[Path]:
-    """model.safetensors, or the files that its index lists. Raises ValueError if files are missing."""
-    if (path / WEIGHTS).is_file():
-        return [path / WEIGHTS]
-    if not (path / INDEX).is_file():
-        raise ValueError(
-            f"{path} has neither {WEIGHTS} nor {INDEX}: get all files of this model; other formats, such as "
-            "pytorch_model.bin, are not read"
-        )
-    names = read_json(path / INDEX).get("weight_map")
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        raise ValueError(f"{path / INDEX} has no weight_map from tensors to files: get the file again")
-    files = sorted({path / name for name in names.values()})
-    for file in files:
-        if not file.is_file():
-            raise ValueError(f"{file} is missing, but {INDEX} lists it: get all files of this model")
-    return files
+def by_our_names(found: dict[str, Stored], args: ModelArgs, path: Path) -> dict[str, Stored]:
+    """The tensors by this network's names and in its layout. Raises ValueError if they do not match ``args``."""
+    shapes = tensor_shapes(args)
+    names = {hugging_face_name(name): name for name in shapes}  # theirs -> ours
+    if args.tie_embeddings and HEAD in found:
+        names[HEAD] = names.pop(EMBEDDING)  # tied weights may be stored under either name
+    # RoPE frequencies, which old files have, are ignored
+    found = {theirs: each for theirs, each in found.items() if not theirs.endswith("rotary_emb.inv_freq")}
+    expected = {theirs: shapes[name] for theirs, name in names.items()}
+    check_shapes(expected, {theirs: each.shape for theirs, each in found.items()}, path)
+    stored = {}
+    # In the order of the files, which begin with the largest tensors: the peak of memory comes with the small ones.
+    for theirs, each in found.items():
+        name = names[theirs]
+        stored[name] = each
+        if is_rotated(name):
+            stored[name] = each._replace(read=partial(read_pairs, each, args.head_dim))
+    return stored
+
+
+def read_pairs(stored: Stored, head_dim: int) -> torch.Tensor:
+    return to_pairs(stored.read(), head_dim)
+
+
+def pickled_weights(path: Path, wanted: bool, tied: bool) -> dict[str, Stored]:
+    """The tensors of pytorch_model.bin. Raises ValueError if there is none, or if it is not wanted.
+
+    Such a file has ``tied`` weights twice, so an output matrix that equals the embedding is left out.
+    """
+    files = weight_files(path, PICKLED_WEIGHTS)
+    if not files:
+        raise ValueError(f"{path} has neither {WEIGHTS} nor {WEIGHTS}.index.json: get all files of this model")
+    if not wanted:
+        raise ValueError(f"{path} has its weights in {PICKLED_WEIGHTS} only: {convert_command(path)}")
+    tensors = {name: tensor for file in files for name, tensor in read_pickle(file).items()}
+    if tied and HEAD in tensors and EMBEDDING in tensors and torch.equal(tensors[HEAD], tensors[EMBEDDING]):
+        del tensors[HEAD]
+    return {name: mapped(tensor) for name, tensor in tensors.items()}
+
+
+def convert_command(path: Path) -> str:
+    return f"convert it with `python convert.py {quote(str(path))} NEW_DIRECTORY`, then give that directory"
 
 
 def check_is_checkpoint(path: Path) -> None:
     """Raise ValueError that says how to get a Hugging Face directory, if the path is not one."""
     needed = "give a run or a Hugging Face directory"
-    convert = f"convert it with `python convert.py {quote(str(path))} NEW_DIRECTORY`, then give that directory"
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
-        is_hub_name = len(path.parts) == 2 and not path.is_absolute() and not path.parent.exists()
-        download = (
-            f"if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers` and "
-            f"`hf download {path.as_posix()} --local-dir {path.name}`, then give {path.name}; otherwise "
-        )
-        raise ValueError(f"{path} does not exist: {download if is_hub_name else ''}{needed}")
+        raise ValueError(f"{path} does not exist: {NO_HUB if is_hub_id(path) else ''}{needed}")
     if (path / "config.json").is_file():
         return
     if (path / "params.json").is_file():
-        raise ValueError(f"{path} is in Meta's format: {convert}")
+        raise ValueError(f"{path} is in Meta's format: {convert_command(path)}")
     if (path / "config.toml").is_file():
         raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
     if path.suffix == ".bin":
-        raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert}")
+        raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert_command(path)}")
+    snapshots = sorted(path.glob("snapshots/*/config.json"), key=lambda file: file.parent.stat().st_mtime)
+    if snapshots:
+        raise ValueError(f"{path} is a folder of the Hub's cache: give the snapshot in it, {snapshots[-1].parent}")
     raise ValueError(
         f"{path} {'is a file' if path.is_file() else 'has no config.json'}: {needed}, which has config.json and "
         f"{WEIGHTS}; GGUF files and adapters are not read"
@@ -218,13 +216,15 @@ def load_model(
     All floating-point tensors get the same dtype, even if the file has norms in another one than the embedding. With
     ``int8``, for generating and scoring, the matrices are held in int8, and ``dtype`` is for everything else.
 
+    ``path`` is a run, another Hugging Face directory, or an id of the Hub, ``org/name``, which is downloaded.
+
     The weights of a subclass of ``Transformer`` need that class as ``network``. A plain model's weights can be loaded
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more.
 
     Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity.
     """
-    return Checkpoint(path).model(device, dtype, network, int8)
+    return open_checkpoint(path).model(device, dtype, network, int8)
 
 
 def save_model(model: Transformer, directory: str | Path) -> None:

@@ -1,7 +1,7 @@
 """config.json of a Hugging Face model <-> ModelArgs.
 
 Four families are read: Llama, Mistral, Qwen2 and Qwen3. ``READ``, ``REFUSED`` and ``NEUTRAL`` say what becomes of each
-setting of their files; one that they do not have is refused by name.
+setting of their files; others are named in a warning.
 """
 
 import dataclasses
@@ -9,10 +9,12 @@ import json
 import reprlib
 import warnings
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, cast
 
+from ..cli.files import read_json
 from ..config import ModelArgs, RopeScaling, ScalingType
-from .layout import check_read_back
+from .layout import check_read_back, check_sizes
 
 # Settings that are only named differently: Hugging Face's name -> ours
 NAMES = {
@@ -39,15 +41,17 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {**QWEN_DEFAULTS, "head_dim": 128, "qk_norm": True},
 }
 
-# What becomes of each setting: it is read, or refused except for the values listed here, or neutral, because it changes
-# no result. Names that begin with an underscore are transformers' own notes, and neutral. null is the same as a missing
-# setting.
+# What becomes of each setting: it is read, or refused except for the values listed here, because it changes the
+# network, or neutral, because it changes no result. Names that begin with an underscore are transformers' own notes,
+# and neutral. null is the same as a missing setting.
 READ = frozenset(
     {*NAMES, *OWN, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
     | {"rope_theta", "rope_scaling", "rope_parameters"}
     | {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
     | {"bos_token_id", "eos_token_id"}  # by tokenizers.py
 )
+QUANTIZED = "the weights are quantized, which is not read; get the model in bfloat16, float16 or float32"
+WRONG = "this network does not support it and would give wrong results"
 REFUSED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "activation": ("silu", "swiglu"),  # Falcon3's second name of hidden_act
@@ -58,27 +62,42 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "rope_interleaved": (False,),
     "use_mrope": (False,),
     "pruned_heads": ({},),
-    "quantization_config": (),
-    "compression_config": (),
+    "auto_map": (),  # code of the model's authors
+    # Of other families, whose networks some derived models have under the name of one of the four
+    "attention_multiplier": (),
+    "embedding_multiplier": (1,),
+    "residual_multiplier": (1,),
+    "logits_scaling": (1,),
+    "logit_scale": (1,),
+    "attn_logit_softcapping": (),
+    "final_logit_softcapping": (),
+    "clip_qkv": (),
+    "no_rope_layers": ([],),
+    "num_experts": (0, 1),
+    "num_local_experts": (0, 1),
 }
-# Names for training; about the file and the programs that wrote it or run it; of the tokenizer and of other families;
-# and, in old files, for generation by transformers.
+QUANTIZATIONS = ("quantization_config", "compression_config", "quantization")  # the last one is MLX's
+# Common names that change no result: for training, about the file and the programs that wrote it or run it, and of the
+# tokenizer. All others that are not known are named in a warning.
 NEUTRAL_NAMES = """
-attention_dropout attention_probs_dropout_prob attn_pdrop classifier_dropout dropout embd_pdrop gradient_checkpointing
-hidden_dropout hidden_dropout_prob initializer_range neftune_noise_alpha pretraining_tp resid_pdrop
-architectures attn_implementation base_model_name_or_path dtype finetuning_task id2label is_llama_config label2id
-model_name name_or_path num_labels output_attentions output_hidden_states prefix problem_type return_dict
-task_specific_params tf_legacy_loss torch_dtype torchscript transformers.js_config transformers_version unsloth_fixed
-unsloth_version use_bfloat16 use_cache use_flash_attention use_flash_attention_2 use_flash_attn
-add_cross_attention chunk_size_feed_forward cross_attention_hidden_size decoder_start_token_id is_decoder
-is_encoder_decoder max_sequence_length model_max_length pad_token_id sep_token_id seq_length tie_encoder_decoder
-tokenizer_class unk_token_id
-bad_words_ids begin_suppress_tokens diversity_penalty do_sample early_stopping encoder_no_repeat_ngram_size
-exponential_decay_length_penalty forced_bos_token_id forced_eos_token_id length_penalty max_length max_new_tokens
-min_length no_repeat_ngram_size num_beam_groups num_beams num_return_sequences output_scores remove_invalid_values
-repetition_penalty return_dict_in_generate suppress_tokens temperature top_k top_p typical_p
+attention_dropout initializer_range pretraining_tp
+architectures attn_implementation dtype torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
+is_llama_config transformers.js_config
+max_length max_sequence_length model_max_length pad_token_id tokenizer_class unk_token_id
 """
 NEUTRAL = frozenset(NEUTRAL_NAMES.split())
+MAX_NAMES = 8  # how many unknown settings the warning names
+
+
+def read_config(file: Path) -> tuple[ModelArgs, str | None]:
+    """The network of a config.json, and its ``module:Class`` if it is a subclass. Raises ValueError with the reason."""
+    config = read_json(file)
+    try:
+        args = args_from_config(config)
+        check_sizes(args)
+    except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
+        raise ValueError(f"{file}: {error}") from None
+    return args, subclass_in(config)
 
 
 def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
@@ -108,19 +127,21 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
 
 
 def check_settings(config: Mapping[str, Any]) -> None:
-    """Raise ValueError for the first setting that is refused or unknown."""
+    """Raise ValueError for the first setting that is refused. Those that are not known are named in one warning."""
+    unknown = []
     for name, value in config.items():
         if name in READ or name in NEUTRAL or name.startswith("_") or value is None:
             continue
+        if name in QUANTIZATIONS:
+            raise ValueError(f"{name} is {reprlib.repr(value)}: {QUANTIZED}")
         if name not in REFUSED:
-            raise ValueError(
-                f"{reprlib.repr(name)} is {reprlib.repr(value)}: whether this setting changes the results is not "
-                "known here; if it does not, remove it from the file"
-            )
-        if value not in REFUSED[name]:
-            raise ValueError(
-                f"{name} is {reprlib.repr(value)}: this network does not support it and would give wrong results"
-            )
+            unknown.append(name)
+        elif value not in REFUSED[name]:
+            raise ValueError(f"{name} is {reprlib.repr(value)}: {WRONG}")
+    if unknown:
+        more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
+        named = ", ".join(map(reprlib.repr, unknown[:MAX_NAMES]))
+        warnings.warn(f"config.json has {named}{more}, which this network does not know", stacklevel=2)
 
 
 def subclass_in(config: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """Tensor names and shapes, Hugging Face's names for them, the two orders of a head's rows, and checks."""
 
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
@@ -66,14 +66,14 @@ def check_sizes(args: ModelArgs) -> None:
         raise ValueError(f"a context of {args.max_seq_len} takes a RoPE table of {table_size >> 20} MB: lower it")
 
 
-def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str, not_stored: Collection[str] = ()) -> None:
-    """Raise ValueError if ``args``, written and read back, have changed, except in the fields ``not_stored``.
+def check_read_back(args: ModelArgs, read_back: ModelArgs, format_name: str) -> None:
+    """Raise ValueError if ``args``, written and read back, have changed.
 
     So a field that a format cannot express, or that is added to ``ModelArgs`` later, is never dropped silently.
     """
     for field in dataclasses.fields(ModelArgs):
         before, after = getattr(args, field.name), getattr(read_back, field.name)
-        if before != after and field.name not in not_stored:
+        if before != after:
             raise ValueError(
                 f"{field.name} is {before}: {format_name} cannot express this, it would be read as {after}"
             )

@@ -8,9 +8,9 @@ Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.mo
 """
 
 import math
-import os
 import struct
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ import torch
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
-from ..cli.files import write_atomically
+from ..cli.files import kind_of_file, write_atomically
 from ..config import ModelArgs
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
-from .checkpoint import Weights
+from .checkpoint import Checkpoint
 from .layout import check_read_back, check_sizes, tensor_shapes
+from .tensors import Stored
 
 HEADER = struct.Struct("<7i")
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
@@ -32,40 +33,33 @@ MAGIC = 0x616B3432  # "ak42", of the later versions
 ROTATIONS = "rope"  # cosines and sines, which no program reads
 
 
-class Llama2c(Weights):
-    """An opened file: the header has been read and compared with the size of the file."""
+def open_file(path: Path) -> Checkpoint:
+    """Open a file: its header is read and compared with its size."""
+    with path.open("rb") as file:
+        raw = file.read(HEADER.size)
+    try:
+        args = parse_header(raw)
+        check_sizes(args)
+    except (ValueError, struct.error) as error:
+        kind = kind_of_file(path) or (
+            f"is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with --version "
+            "0, wrote, or the directory of another model; GGUF files are not read"
+        )
+        raise ValueError(f"{path} {kind}") from None
+    stored = {}
+    offset = HEADER.size
+    for name, shape in in_file(args):
+        if name != ROTATIONS:
+            stored[name] = Stored(shape, torch.float32, partial(read_tensor, path, offset, shape))
+        offset += 4 * math.prod(shape)
+    size = path.stat().st_size
+    if size != offset:
+        raise ValueError(f"{path} has {size} bytes, its header announces {offset}: not a llama2.c file, or cut short")
+    return Checkpoint(path, args, torch.float32, stored)
 
-    dtype = torch.float32
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        with path.open("rb") as file:
-            raw = file.read(HEADER.size)
-        try:
-            self.args = parse_header(raw)
-            check_sizes(self.args)
-        except (ValueError, struct.error) as error:
-            raise ValueError(
-                f"{path} is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with "
-                "--version 0, wrote, or the directory of another model; GGUF files are not read"
-            ) from None
-        numbers = sum(math.prod(shape) for _, shape in in_file(self.args))
-        size, expected = path.stat().st_size, HEADER.size + 4 * numbers
-        if size != expected:
-            raise ValueError(
-                f"{path} has {size} bytes, its header announces {expected}: not a llama2.c file, or cut short"
-            )
-        self.shapes = tensor_shapes(self.args)
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor) in the order of the file."""
-        with self.path.open("rb") as file:
-            file.seek(HEADER.size)
-            for name, shape in in_file(self.args):
-                if name == ROTATIONS:
-                    file.seek(4 * math.prod(shape), os.SEEK_CUR)
-                else:
-                    yield name, torch.from_numpy(np.fromfile(file, "<f4", math.prod(shape))).view(shape)
+def read_tensor(path: Path, offset: int, shape: tuple[int, ...]) -> Tensor:
+    return torch.from_numpy(np.fromfile(path, "<f4", math.prod(shape), offset=offset)).view(shape)
 
 
 def in_file(args: ModelArgs) -> Iterator[tuple[str, tuple[int, ...]]]:

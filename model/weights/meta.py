@@ -1,23 +1,21 @@
 """Meta's directories: params.json and consolidated.NN.pth, one file for each model-parallel shard.
 
-convert.py reads and writes them.
+convert.py reads them.
 """
 
-import errno
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..cli.files import read_json, write_atomically, write_json
+from ..cli.files import read_json
 from ..config import ModelArgs, RopeScaling
-from ..transformer import Transformer
-from .checkpoint import Weights
-from .layout import check_read_back, check_shapes, check_sizes, tensor_shapes
-from .tensors import WEIGHT_DTYPES
+from .checkpoint import Checkpoint
+from .layout import check_shapes, check_sizes, tensor_shapes
+from .tensors import Stored, read_pickle
 
 SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs
 PARAMS = {*SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "rope_scaling_factor"}
@@ -43,8 +41,8 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
         )
     scaling = None
     if params.get("use_scaled_rope"):
-        # ``params_from`` writes rope_scaling_factor, but Meta's own files lack it. Without it the factor is 32 for
-        # Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
+        # Earlier versions of convert.py wrote rope_scaling_factor, but Meta's own files lack it. Without it the factor
+        # is 32 for Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
         factor = params.get("rope_scaling_factor") or factor
         scaling = RopeScaling("llama3", factor, TRAINED_CONTEXT, 1.0, 4.0)
@@ -67,61 +65,39 @@ def default_context(theta: float, scaling: RopeScaling | None) -> int:
     return 8192 if theta >= 5e5 else 2048
 
 
-def params_from(args: ModelArgs) -> dict[str, Any]:
-    """ModelArgs -> params.json. Raises ValueError that names a field that it cannot express.
-
-    The context and tied embeddings are lost: Meta's files contain neither.
-    """
-    params: dict[str, Any] = {
-        **{name: getattr(args, name) for name in SAME},
-        # Meta's rule with this multiplier gives hidden_dim or one less, which multiple_of rounds up to hidden_dim.
-        "ffn_dim_multiplier": args.hidden_dim / hidden_dim(args.dim, 1, None),
-        "multiple_of": args.hidden_dim,
-    }
-    if args.rope_scaling is not None:
-        params |= {"use_scaled_rope": True, "rope_scaling_factor": args.rope_scaling.factor}
-    check_read_back(args, args_from_params(params), "params.json", not_stored=("max_seq_len", "tie_embeddings"))
-    return params
-
-
-class Meta(Weights):
-    """An opened directory: params.json and the headers of the shards have been read and compared.
+def open_directory(path: Path) -> Checkpoint:
+    """Open a directory: params.json and the headers of the shards are read and compared.
 
     Tied weights are stored twice, because the format cannot express the tie. So the network's are tied if embedding and
     output matrix are equal.
     """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        params = {name: value for name, value in read_json(path / "params.json").items() if value is not None}
-        shards = [read_shard(file) for file in shards_of(path)]
-        layouts = [{name: tensor.shape for name, tensor in shard.items()} for shard in shards]
-        if layouts.count(layouts[0]) != len(shards):
-            raise ValueError(f"{path} has consolidated.*.pth files with different tensors: get all of them again")
-        self._parts = {name: [shard[name] for shard in shards] for name in shards[0]}
-        if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
-            params["vocab_size"] = sum(len(part) for part in self._parts.get(OUTPUT, []) if part.ndim)
-        try:
-            self.args = args_from_params(params)
-            check_sizes(self.args)
-        except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
-            raise ValueError(f"{path / 'params.json'}: {error}") from None
-        self.shapes = tensor_shapes(self.args)
-        found = {}
-        for name, parts in self._parts.items():
-            without_data = [part.to("meta") for part in parts]
-            found[name] = tuple(join(without_data, self.shapes.get(name, ())).shape)
-        check_shapes(self.shapes, found, path)
-        self.dtype = self._parts[EMBEDDING][0].dtype
-        embedding, output = (join(self._parts[name], self.shapes[name]) for name in (EMBEDDING, OUTPUT))
-        if torch.equal(embedding, output):
-            self.args = replace(self.args, tie_embeddings=True)
-            self.shapes = tensor_shapes(self.args)
-
-    def tensors(self) -> Iterator[tuple[str, Tensor]]:
-        """Yield (name, tensor), joined from all shards, or memory-mapped if there is only one."""
-        for name, shape in self.shapes.items():
-            yield name, join(self._parts[name], shape)
+    params = {name: value for name, value in read_json(path / "params.json").items() if value is not None}
+    shards = [read_pickle(file) for file in shards_of(path)]
+    for shard in shards:
+        shard.pop("rope.freqs", None)  # computed instead
+    layouts = [{name: tensor.shape for name, tensor in shard.items()} for shard in shards]
+    if layouts.count(layouts[0]) != len(shards):
+        raise ValueError(f"{path} has consolidated.*.pth files with different tensors: get all of them again")
+    parts = {name: [shard[name] for shard in shards] for name in shards[0]}
+    if params.get("vocab_size", -1) == -1:  # Llama 1 and 2 leave it to the tokenizer
+        params["vocab_size"] = sum(len(part) for part in parts.get(OUTPUT, []) if part.ndim)
+    try:
+        args = args_from_params(params)
+        check_sizes(args)
+    except (ValueError, TypeError, ArithmeticError) as error:  # a value of the wrong type can raise any of these
+        raise ValueError(f"{path / 'params.json'}: {error}") from None
+    shapes = tensor_shapes(args)
+    found = {}
+    for name, tensors in parts.items():
+        without_data = [tensor.to("meta") for tensor in tensors]
+        found[name] = tuple(join(without_data, shapes.get(name, ())).shape)
+    check_shapes(shapes, found, path)
+    dtype = parts[EMBEDDING][0].dtype
+    stored = {name: Stored(shape, dtype, partial(join, parts[name], shape)) for name, shape in shapes.items()}
+    if torch.equal(stored[EMBEDDING].read(), stored[OUTPUT].read()):
+        args = replace(args, tie_embeddings=True)
+        del stored[OUTPUT]
+    return Checkpoint(path, args, dtype, stored)
 
 
 def join(parts: list[Tensor], shape: tuple[int, ...]) -> Tensor:
@@ -138,33 +114,3 @@ def shards_of(path: Path) -> list[Path]:
     if missing:
         raise ValueError(f"{missing[0]} is missing: all shards are needed")
     return files
-
-
-def read_shard(file: Path) -> dict[str, Tensor]:
-    """The tensors of a .pth, memory-mapped. Raises ValueError if it pickles anything else, without running it."""
-    try:
-        state = torch.load(file, map_location="cpu", weights_only=True, mmap=True)
-        tensors = {str(name): tensor for name, tensor in state.items() if name != "rope.freqs"}  # computed instead
-        dense = all(tensor.layout == torch.strided and tensor.device.type == "cpu" for tensor in tensors.values())
-        is_valid = dense and {tensor.dtype for tensor in tensors.values()} <= set(WEIGHT_DTYPES.values())
-    except Exception:  # the commands of a damaged pickle can raise anything
-        is_valid = False
-    if not is_valid:
-        raise ValueError(
-            f"{file} is damaged, or pickles more than a table of dense tensors in float32, bfloat16 or float16, and "
-            "none of its code was run: get it again"
-        )
-    return tensors
-
-
-def save(model: Transformer, directory: Path) -> None:
-    """Write params.json and one shard. Tied weights are written twice, because the format cannot express the tie."""
-    params = params_from(model.args)
-    state = {name: tensor.detach().cpu() for name, tensor in model.state_dict().items()}
-    state.setdefault(OUTPUT, state[EMBEDDING])
-    write_json(directory / "params.json", params)
-    file = directory / "consolidated.00.pth"
-    try:
-        write_atomically(file, lambda temporary: torch.save(state, temporary))
-    except RuntimeError as error:  # torch raises this if the disk is full
-        raise OSError(errno.EIO, f"not written whole: is the disk full? ({error})", str(file)) from None

@@ -10,6 +10,7 @@ from sentencepiece import SentencePieceProcessor
 from ..cli.files import read_json, write_atomically, write_json
 from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
+from .hub import local_directory
 
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # beside a tokenizer.json
@@ -20,12 +21,12 @@ MAX_VOCAB_PADDING_SHARE = 32  # one row in so many
 
 
 def load_tokenizer(path: str | Path, model_vocab_size: int | None = None) -> Tokenizer:
-    """Load the tokenizer in a directory, or in a tokenizer.model or tokenizer.json.
+    """Load the tokenizer in a directory, in a tokenizer.model or tokenizer.json, or of a model of the Hub.
 
     Of a directory with both, tokenizer.model is preferred, because it needs no optional package, and tokenizer.json is
     taken if tokenizer.model does not fit. Raises ValueError if none fits a model with ``model_vocab_size`` tokens.
     """
-    files = tokenizer_files(Path(path))
+    files = tokenizer_files(local_directory(path, weights=False))
     if not files:
         raise ValueError(f"{path} has no tokenizer (tokenizer.model, tokenizer.json): give one with --tokenizer")
     try:

@@ -30,7 +30,7 @@ from model.training.estimate import count_parameters
 from model.transformer import Transformer
 from model.weights import Checkpoint
 
-from ..topic import Report, Table, open_checkpoint
+from ..topic import Report, Table, open_rope_checkpoint
 from .vocabulary import vocabulary
 
 STUDY = Path(__file__).parents[1]
@@ -56,7 +56,7 @@ class Packed(NamedTuple):
 
 def pack_checkpoint(model: Path | None) -> Packed:
     """Open a model, the newest run by default. Raises ValueError if it is too large, before reading its weights."""
-    checkpoint = open_checkpoint(model)
+    checkpoint = open_rope_checkpoint(model)
     count = count_parameters(checkpoint.args).total
     if count > LARGEST_MODEL:
         raise ValueError(

@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 from damage import change_json
+from meta_files import save_meta
+from safetensors.torch import load_file
 from script_helpers import file_size_limit, save_run
 
 import convert
 from model import generate
-from model.weights import load_model, load_tokenizer, meta
+from model.weights import load_model, load_tokenizer
 
 TEXT = "the ropewalk is a long lane where rope is laid. " * 50
 SHAPE = {"dim": 48, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "hidden_dim": 64, "vocab_size": 290}
@@ -30,9 +32,8 @@ def source(tmp_path, monkeypatch):
 @pytest.fixture
 def untied(source, small_model):
     """A Meta directory without a tokenizer."""
-    Path("untied").mkdir()
     model = small_model(head_dim=8, vocab_size=290)
-    meta.save(model, Path("untied"))
+    save_meta(model, Path("untied"))
     return model
 
 
@@ -57,16 +58,13 @@ def test_round_trips_are_bit_equal(source, untied, run):
     for *flags, model in [
         ("run", "x.bin", "--to", "llama2c", source),
         ("x.bin", "back", "--to", "hf", "--tokenizer", "run/tokenizer.model", source),
-        ("run", "meta", "--to", "meta", source),
-        ("meta", "again", "--to", "hf", source),
-        ("meta", "y.bin", "--to", "llama2c", source),
         ("untied", "two", "--to", "hf", untied),
+        ("two", "y.bin", "--to", "llama2c", untied),
     ]:
         code, err = run(*flags)
         assert code == 0, err
         assert f"{sum(weight.numel() for weight in model.parameters()):,} parameters" in err
         assert same_weights(model, flags[1])
-    assert convert.open_source(Path("y.bin")).args.tie_embeddings
     assert not convert.open_source(Path("two")).args.tie_embeddings
     assert Path("back/model.safetensors").read_bytes() == Path("run/model.safetensors").read_bytes()
     assert Path("back/config.json").read_bytes() == Path("run/config.json").read_bytes()
@@ -76,8 +74,7 @@ def test_transformers_generates_from_a_conversion_whose_tokenizer_has_no_eos(sou
     transformers = pytest.importorskip("transformers")
     Path("no_eos").mkdir()
     shutil.copy("run/tokenizer.json", "no_eos")  # without tokenizer_config.json
-    assert run("run", "meta", "--to", "meta")[0] == 0
-    assert run("meta", "back", "--to", "hf", "--tokenizer", "no_eos/tokenizer.json")[0] == 0
+    assert run("run", "back", "--to", "hf", "--tokenizer", "no_eos/tokenizer.json")[0] == 0
     theirs = transformers.AutoModelForCausalLM.from_pretrained("back", dtype=torch.float32)
     prompt = [1, 5, 9]
     expected = theirs.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
@@ -89,10 +86,8 @@ def test_the_tokenizer_is_converted_to_every_format(source, run):
     ours = load_tokenizer("run")
     run("run", "hf", "--to", "hf")
     assert sorted(os.listdir("hf")) == sorted(os.listdir("run"))
-    _, err = run("run", "meta", "--to", "meta")
-    assert "context of 24: readers will use 2048" in err, "params.json cannot store it"
     for text in ("the rope", "is laid. is  laid.\n\n", "日本語 \U0001f600", " x", "lane" * 40):
-        assert load_tokenizer("meta", 290).encode(text) == ours.encode(text)
+        assert load_tokenizer("hf", 290).encode(text) == ours.encode(text)
     Path("demo").mkdir()
     _, err = run("run", "demo/model.bin", "--to", "llama2c")
     assert "puts a space before every prompt" in err
@@ -115,11 +110,12 @@ def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
 
 def test_dtype_is_kept_or_changed(source, run):
     run("run", "half", "--to", "hf", "--dtype", "bfloat16")
-    run("half", "meta", "--to", "meta")
-    state = torch.load("meta/consolidated.00.pth", weights_only=True)
-    assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
-    assert json.loads(Path("half/config.json").read_text(encoding="utf-8"))["torch_dtype"] == "bfloat16"
-    assert torch.equal(state["norm.weight"].float(), source.norm.weight.bfloat16().float())
+    run("half", "again", "--to", "hf")
+    for directory in ("half", "again"):
+        state = load_file(Path(directory, "model.safetensors"))
+        assert {tensor.dtype for tensor in state.values()} == {torch.bfloat16}
+        assert json.loads(Path(directory, "config.json").read_text(encoding="utf-8"))["torch_dtype"] == "bfloat16"
+        assert torch.equal(state["model.norm.weight"], source.norm.weight.bfloat16())
 
 
 @pytest.mark.parametrize("flags", [("new", "--to", "hf"), ("x.bin", "--to", "llama2c")], ids=["hf", "llama2c"])
@@ -140,16 +136,23 @@ def test_with_another_tokenizer_the_ids_are_those_of_that_tokenizer(source, run)
     assert [json.loads(Path("hf", name).read_bytes())["eos_token_id"] for name in names] == [[2, 1]] * 2
 
 
-def test_a_tokenizer_json_its_ends_and_its_chat_template_survive_metas_format(source, run):
-    """Meta's format has no place for them. They are written beside it, so that they are there on the way back."""
+def test_a_tokenizer_json_its_ends_and_its_chat_template_are_kept(source, run):
     pytest.importorskip("tokenizers")
     Path("run/tokenizer.model").unlink()
     change_json(Path("run/tokenizer.json"), post_processor=None)
     Path("run/chat_template.jinja").write_text("{{ messages[0].content }}", encoding="utf-8")
     Path("run/generation_config.json").write_text('{"bos_token_id": 1, "eos_token_id": [7, 9]}', encoding="utf-8")
-    assert run("run", "meta", "--to", "meta")[0] == 0
-    assert run("meta", "back")[0] == 0
+    assert run("run", "back")[0] == 0
     ours, back = load_tokenizer("run"), load_tokenizer("back", 290)
     assert (back.bos_id, back.eos_ids) == (ours.bos_id, ours.eos_ids) == (1, (7, 9))
     assert back.encode("the rope") == ours.encode("the rope")
     assert Path("back/chat_template.jinja").read_bytes() == Path("run/chat_template.jinja").read_bytes()
+
+
+def test_pytorch_model_bin_is_converted(source, run):
+    tensors = load_file("run/model.safetensors")
+    Path("run/model.safetensors").unlink()
+    torch.save(tensors | {"lm_head.weight": tensors["model.embed_tokens.weight"]}, "run/pytorch_model.bin")
+    assert run("run", "back")[0] == 0
+    assert same_weights(source, "back")
+    assert load_tokenizer("back").encode("the rope") == load_tokenizer("run").encode("the rope")

@@ -10,6 +10,7 @@ import torch
 from damage import broken_bytes, broken_json
 from hypothesis import given
 from hypothesis import strategies as st
+from meta_files import save_meta
 from script_helpers import save_run
 from training_helpers import trainer
 
@@ -19,7 +20,7 @@ from model.text.dataset import load_dataset, tokenize
 from model.text.sources import open_documents
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import load_state, read_metrics
-from model.weights import Checkpoint, llama2c, load_tokenizer, meta, save_model, save_tokenizer
+from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
 from study.positions import build_scheme
 from study.topic import open_scheme
@@ -30,18 +31,18 @@ TEXT = "The quick brown fox jumps over the lazy dog, and says: I am a fox. " * 2
 
 def read_checkpoint(path: Path) -> None:
     """Read everything that generate.py reads."""
-    checkpoint = Checkpoint(path)
+    checkpoint = open_checkpoint(path)
     tokenizer = checkpoint.tokenizer()
     tokenizer.decode(tokenizer.encode("The 🦜"))
     checkpoint.model()(torch.tensor([[1, 2, 3]]))
 
 
 def read_meta(path: Path) -> None:
-    meta.Meta(path).model()
+    meta.open_directory(path).model()
 
 
 def read_llama2c(path: Path) -> None:
-    llama2c.Llama2c(path / "model.bin").model()
+    llama2c.open_file(path / "model.bin").model()
 
 
 def read_run(path: Path) -> None:
@@ -77,8 +78,7 @@ def sound(tmp_path_factory) -> Path:
     (other / "model.safetensors").rename(other / "weights.safetensors")
     index = {"weight_map": dict.fromkeys(load_tensors(other / "weights.safetensors"), "weights.safetensors")}
     (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
-    by_meta.mkdir()
-    meta.save(model, by_meta)
+    save_meta(model, by_meta)
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
     (base / "run").mkdir()

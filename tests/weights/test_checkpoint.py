@@ -2,23 +2,22 @@
 
 import json
 import math
+import os
 import re
+import shutil
 from types import SimpleNamespace
 
 import pytest
 import torch
 from damage import change_json
+from meta_files import MakesDirectory, save_meta
 from safetensors.torch import load_file, save_file
 
 from model import KVCache
 from model.kernels import accelerate
-from model.weights import Checkpoint, load_model, save_model
-from model.weights.llama2c import Llama2c
-from model.weights.llama2c import save as save_llama2c
-from model.weights.meta import Meta
-from model.weights.meta import save as save_meta
+from model.weights import llama2c, load_model, meta, open_checkpoint, save_model
 
-OPEN = (Checkpoint, Meta, Llama2c)
+OPEN = (open_checkpoint, meta.open_directory, llama2c.open_file)
 
 
 @pytest.fixture
@@ -26,9 +25,8 @@ def all_formats(small_model, tmp_path):
     """A model, and its checkpoints in all three formats."""
     model = small_model(head_dim=8).eval()
     save_model(model, tmp_path / "hf")
-    (tmp_path / "meta").mkdir()
     save_meta(model, tmp_path / "meta")
-    save_llama2c(model, tmp_path / "model.bin")
+    llama2c.save(model, tmp_path / "model.bin")
     return model, [tmp_path / "hf", tmp_path / "meta", tmp_path / "model.bin"]
 
 
@@ -57,20 +55,21 @@ def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dt
         ("meta", "meta is in Meta's format: convert it with `python convert.py meta NEW_DIRECTORY`"),
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
         ("stopped", "stopped is a run without weights yet"),
-        ("pickle", r"pickle has neither model\.safetensors nor .*index\.json: get all .* pytorch_model\.bin, are not"),
-        ("Qwen/Qwen3-0.6B", "`hf download Qwen/Qwen3-0.6B --local-dir Qwen3-0.6B`"),
+        ("no_weights", r"no_weights has neither model\.safetensors nor .*index\.json: get all files of this model"),
+        ("models--a--b", r"a folder of the Hub's cache: give the snapshot in it, models--a--b.snapshots.1f"),
         ("hf/model.safetensors", "is a file: give a run .* which has config.json and model.safetensors; GGUF files"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )
 def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, monkeypatch, name, words):
     monkeypatch.chdir(tmp_path)
-    for directory in ("empty", "stopped", "pickle"):
-        (tmp_path / directory).mkdir()
+    for directory in ("empty", "stopped", "no_weights", "models--a--b/snapshots/1f"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "stopped" / "config.toml").touch()
-    (tmp_path / "pickle" / "config.json").write_bytes((tmp_path / "hf" / "config.json").read_bytes())
+    for directory in ("no_weights", "models--a--b/snapshots/1f"):
+        shutil.copy(tmp_path / "hf" / "config.json", tmp_path / directory)
     with pytest.raises(ValueError, match=words):
-        Checkpoint(name)
+        open_checkpoint(name)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tm
 def test_a_huge_number_in_a_small_file_is_an_error_before_it_is_allocated(all_formats, tmp_path, file, name, words):
     change_json(tmp_path / file, **{name: 10**9})
     with pytest.raises(ValueError, match=words):
-        (Meta if "meta" in file else Checkpoint)((tmp_path / file).parent)
+        (meta.open_directory if "meta" in file else open_checkpoint)((tmp_path / file).parent)
 
 
 def test_the_name_of_a_dtype_is_an_error_with_advice(all_formats):
@@ -98,7 +97,7 @@ def test_a_weight_that_is_not_finite_is_refused_with_the_tensors_name(all_format
     model, paths = all_formats
     with torch.no_grad():
         model.layers[1].attention.wk.weight[3, 4] = value
-    for save, opened, path in zip((save_model, save_meta, save_llama2c), OPEN, paths):
+    for save, opened, path in zip((save_model, save_meta, llama2c.save), OPEN, paths):
         save(model, path)
         words = rf"^{re.escape(str(path))}: layers\.1\.attention\.wk\.(weight|scales) contains NaN or infinity"
         with pytest.raises(ValueError, match=words):
@@ -167,7 +166,7 @@ FAULTS = {
 def test_tensors_that_do_not_match_are_listed(tied, change, words):
     rewrite(tied[1], change)
     with pytest.raises(ValueError, match=words) as error:
-        Checkpoint(tied[1])
+        open_checkpoint(tied[1])
     assert "\n" not in str(error.value)
 
 
@@ -186,18 +185,76 @@ def test_shards_are_those_that_the_index_lists(tied):
     assert all(torch.equal(state[name], tensor) for name, tensor in model.state_dict().items())
     (directory / files[1]).unlink()
     with pytest.raises(ValueError, match=rf"{files[1]} is missing, but model.safetensors.index"):
-        Checkpoint(directory)
+        open_checkpoint(directory)
     for wrong in (None, [], {"a": 1}):
         index.write_text(json.dumps({"weight_map": wrong}), encoding="utf-8")
         with pytest.raises(ValueError, match="has no weight_map from tensors to files"):
-            Checkpoint(directory)
+            open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("name", ["../other.safetensors", "/dev/zero", "sub/other.safetensors"])
+def test_an_index_cannot_list_files_outside_its_directory(tied, name):
+    _, directory = tied
+    (directory / "model.safetensors").rename(directory.parent / "other.safetensors")
+    index = directory / "model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"norm": name}}), encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=rf"index\.json lists '{re.escape(name)}': the files of a model must be beside"
+    ):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "model.safetensors.index.json"])
+def test_a_git_lfs_pointer_is_recognized(tied, file):
+    _, directory = tied
+    if "index" in file:
+        (directory / "model.safetensors").unlink()
+    (directory / file).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
+    with pytest.raises(ValueError, match=rf"{file} is a Git LFS pointer .* `git lfs pull`"):
+        open_checkpoint(directory)
+
+
+@pytest.mark.parametrize("tie", [False, True])
+@pytest.mark.parametrize("sharded", [False, True])
+def test_pytorch_model_bin_is_read_if_asked_for(small_model, tmp_path, tie, sharded):
+    """As transformers wrote it: tied weights twice, with RoPE's frequencies, and large models in several files."""
+    model = small_model(tie_embeddings=tie).eval()
+    save_model(model, tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    (tmp_path / "model.safetensors").unlink()
+    tensors.setdefault("lm_head.weight", tensors["model.embed_tokens.weight"])
+    tensors["model.layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(5)
+    files = ["pytorch_model.bin"]
+    if sharded:
+        files = [f"pytorch_model-0000{i}-of-00002.bin" for i in (1, 2)]
+        places = {name: files[at % 2] for at, name in enumerate(tensors)}
+        index = json.dumps({"weight_map": places})
+        (tmp_path / "pytorch_model.bin.index.json").write_text(index, encoding="utf-8")
+    for at, file in enumerate(files):
+        torch.save(dict(list(tensors.items())[at :: len(files)]), tmp_path / file)
+    with pytest.raises(ValueError, match=r"in pytorch_model\.bin only: convert it with `python convert\.py .* NEW_D"):
+        open_checkpoint(tmp_path)
+    loaded = open_checkpoint(tmp_path, pickles=True).model()
+    assert loaded.args == model.args
+    assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
+
+
+def test_a_pytorch_model_bin_with_code_is_refused_and_not_run(tied, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tied[1] / "model.safetensors").unlink()
+    torch.save({"model.norm.weight": torch.ones(48), "extra": MakesDirectory()}, tied[1] / "pytorch_model.bin")
+    with pytest.raises(
+        ValueError, match=r"pytorch_model\.bin is damaged, or pickles more than .* none of its code was run"
+    ):
+        open_checkpoint(tied[1], pickles=True)
+    assert not os.path.exists("was_run")
 
 
 @pytest.mark.parametrize("int8", [False, True])
 def test_a_model_of_several_dtypes_is_loaded_in_that_of_its_embedding(tied, int8):
     """As DeepSeek's, whose norms are in float32."""
     rewrite(tied[1], lambda t: t.update({n: w.bfloat16() for n, w in t.items() if w.ndim > 1}))
-    assert Checkpoint(tied[1]).dtype == torch.bfloat16
+    assert open_checkpoint(tied[1]).dtype == torch.bfloat16
     model = load_model(tied[1], dtype="stored", int8=int8)
     assert {weight.dtype for weight in model.parameters()} == {torch.bfloat16}
     assert model(torch.randint(37, (1, 5))).isfinite().all()

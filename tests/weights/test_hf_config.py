@@ -7,8 +7,8 @@ import pytest
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
-from model.weights import Checkpoint
-from model.weights.hf_config import REFUSED, args_from_config, config_from, subclass_in
+from model.weights import open_checkpoint
+from model.weights.hf_config import REFUSED, args_from_config, config_from, read_config, subclass_in
 
 LLAMA = {
     "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
@@ -42,7 +42,15 @@ def test_the_new_place_of_a_rope_setting_overrides_the_old_one(changes, theta, s
 INVALID = {
     "model_type": ({"model_type": "gemma3"}, "'gemma3': supported are llama, mistral, qwen2, qwen3"),
     "custom code": ({"auto_map": {"AutoModel": "x.Y"}}, "auto_map"),
-    "unknown": ({"logit_scale": 0.1}, "'logit_scale' is 0.1: whether this setting changes the results is not known"),
+    "of another family": ({"logit_scale": 0.1}, "logit_scale is 0.1: this network does not support it"),
+    "4 bits": (
+        {"quantization": {"group_size": 64, "bits": 4}},
+        "quantization is .*: the weights are quantized, which is",
+    ),
+    "8 bits": (
+        {"quantization_config": {"load_in_8bit": True}},
+        "quantized, which is not read; get the model in bfloat16",
+    ),
     "missing": ({"vocab_size": ...}, "vocab_size missing"),
     "window of the wrong type": ({"model_type": "mistral", "sliding_window": "x"}, "not supported between"),
     "layer types": ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has ..sliding_attention"),
@@ -64,9 +72,42 @@ def test_an_unsupported_setting_is_an_error_that_names_it(tmp_path, changes, wor
     config = {name: value for name, value in {**LLAMA, **changes}.items() if value is not ...}
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(ValueError, match=words) as error:
-        Checkpoint(tmp_path)
+        open_checkpoint(tmp_path)
     assert "config.json" in str(error.value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"a_new_name": 0.1}, "config.json has 'a_new_name', which this network does not know"),
+        ({"one": 1, "two": [2]}, "config.json has 'one', 'two', which this"),
+        ({f"name_{i}": i for i in range(11)}, "'name_6', 'name_7' and 3 more, which this"),
+        ({"new": None, "_new": 1, "use_cache": False, "logit_scale": 1, "num_experts": 0}, None),
+    ],
+)
+def test_settings_that_are_not_known_are_named_in_one_warning(changes, words):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        assert args_from_config({**LLAMA, **changes}) == args_from_config(LLAMA)
+    messages = [str(each.message) for each in caught]
+    assert len(messages) == (1 if words else 0)
+    assert not words or words in messages[0]
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mistral", "qwen2", "qwen3"])
+def test_what_transformers_writes_needs_no_warning(transformers, tmp_path, model_type):
+    theirs = transformers.AutoConfig.for_model(model_type, sliding_window=None)
+    transformers.AutoModelForCausalLM.from_config(shrunk(theirs)).save_pretrained(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        read_config(tmp_path / "config.json")
+
+
+def shrunk(config):
+    config.update({"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1})
+    config.update({"intermediate_size": 8, "vocab_size": 20, "head_dim": 8, "layer_types": ["full_attention"]})
+    return config
 
 
 WINDOW = {"sliding_window": 1000}

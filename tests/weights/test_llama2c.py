@@ -11,7 +11,6 @@ from text_helpers import trained_by_sentencepiece
 from model import ModelArgs
 from model.text.train_tokenizer import train_tokenizer
 from model.weights import llama2c, load_tokenizer
-from model.weights.llama2c import Llama2c
 
 COUNTS = {"dim": 48, "hidden_dim": 64, "n_layers": 2, "n_heads": 6, "n_kv_heads": 2, "vocab_size": 40, "max_seq_len": 9}
 KINDS = [  # in the order of the file
@@ -45,7 +44,7 @@ def test_a_file_is_read_and_written_as_the_definition_says(tmp_path, model):
     (tmp_path / "x.bin").write_bytes(file_of(model, unread))
     llama2c.save(model, tmp_path / "y.bin")
     for path in (tmp_path / "x.bin", tmp_path / "y.bin"):
-        read = Llama2c(path).model()
+        read = llama2c.open_file(path).model()
         assert read.args == ModelArgs(**COUNTS, norm_eps=1e-5, tie_embeddings=model.args.tie_embeddings)
         assert all(torch.equal(tensor, read.state_dict()[name]) for name, tensor in model.state_dict().items())
     written, expected = (tmp_path / "y.bin").read_bytes(), file_of(model, [np.cos(ANGLES), np.sin(ANGLES)])
@@ -70,7 +69,7 @@ def test_a_damaged_file_is_a_one_line_error(tmp_path, model, change, words):
     path = tmp_path / "x.bin"
     path.write_bytes(change(file_of(model, [np.cos(ANGLES), np.sin(ANGLES)])))
     with pytest.raises(ValueError, match=rf"^[^\n]*x\.bin [^\n]*{words}[^\n]*$"):
-        Llama2c(path)
+        llama2c.open_file(path)
 
 
 TEXT = "".join(f"def f{i}(self):\n    return {i}  # the ropewalk, day {i}\n\n\n" for i in range(400))

@@ -49,6 +49,31 @@ def test_transformers_encodes_and_decodes_as_we_do(transformers, trained, tmp_pa
 
 
 @pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
+def test_a_git_lfs_pointer_instead_of_a_tokenizer_is_recognized(tmp_path, form):
+    (tmp_path / form).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
+    with pytest.raises(ValueError, match=rf"{form} is a Git LFS pointer .* `git lfs pull`"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ({"model": {"type": "Rope", "vocab": {}}}, "is newer than tokenizers .*`pip install --upgrade tokenizers`"),
+        (
+            {"model": {"type": "BPE", "vocab": {}, "merges": []}, "decoder": {"type": "Rope"}},
+            "is newer than tokenizers",
+        ),
+        ({}, "is not a valid tokenizer.json .*: get the file again"),
+    ],
+)
+def test_a_tokenizer_json_with_parts_that_the_library_lacks_says_so(tmp_path, content, words):
+    pytest.importorskip("tokenizers")
+    (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **content}), encoding="utf-8")
+    with pytest.raises(ValueError, match=words):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
 @pytest.mark.parametrize("place", ["tokenizer_config.json", "chat_template.jinja"])
 def test_the_chat_template_is_saved_with_the_tokenizer(trained, tmp_path, form, place):
     template = "{% for message in messages %}{{ bos_token }}{{ message.content }}\n{% endfor %}"

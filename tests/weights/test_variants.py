@@ -13,7 +13,7 @@ from torch import nn
 import convert
 from model import KVCache, Transformer, generate
 from model.kernels import accelerate
-from model.weights import Checkpoint, find_network, load_model, save_model
+from model.weights import find_network, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 
 SLIDING = (
@@ -90,8 +90,8 @@ def test_a_variant_is_saved_loaded_and_generated_from(sliding):
 
 
 def test_loading_a_variant_without_its_class_is_an_error(sliding):
-    assert Checkpoint("out").args == sliding.args
-    assert Checkpoint("out").subclass_name == "sliding:SlidingTransformer"
+    assert open_checkpoint("out").args == sliding.args
+    assert open_checkpoint("out").subclass_name == "sliding:SlidingTransformer"
     for network in (None, Transformer, find_network("sliding:Other"), Scaled):
         with pytest.raises(ValueError, match=r"^out holds the weights of sliding:SlidingTransformer"):
             load_model("out", network=network)
@@ -173,4 +173,4 @@ def test_a_class_in_a_script_is_named_after_the_file(here):
     )
     Path("mine.py").write_text(script, encoding="utf-8")
     runpy.run_path("mine.py", run_name="__main__")
-    assert Checkpoint("out").subclass_name == "mine:SlidingTransformer"
+    assert open_checkpoint("out").subclass_name == "mine:SlidingTransformer"
