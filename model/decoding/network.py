@@ -1,0 +1,36 @@
+"""The network of the decode loop: accelerated, in eval mode, with logits after the last token only."""
+
+from torch import Tensor, nn
+
+from ..kernels import accelerate
+from ..transformer import Transformer
+from .step import with_fast_step
+
+
+def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
+    """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
+
+    The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
+    AMD, the forward pass of one token of each row is recorded if it can be; with ``compile`` it is compiled code, on a
+    CPU from a file. Raises ValueError if that is impossible (``check_has_fast_step``).
+
+    Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
+    prompt. A network that this function has returned is not changed.
+    """
+    if isinstance(model.output, LastLogits):
+        return model
+    network = accelerate(model).eval()
+    if network.output is not None:  # an accelerated network has one
+        network.output = LastLogits(network.output)
+    return with_fast_step(network, compile)
+
+
+class LastLogits(nn.Module):
+    """The output matrix, times the state of the last token only: (B, T, dim) -> (B, 1, V)."""
+
+    def __init__(self, output: nn.Module) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.output(h[:, -1:])
