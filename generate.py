@@ -23,7 +23,7 @@ from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quan
 from model.cli.files import decode_utf8
 from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
 from model.cli.parser import format_flag
-from model.decoding.batches import Prompt, Sample, Speed, check_prompts, complete, memory_needed
+from model.decoding.batches import Prompt, Sample, Speed, check_prompts, continue_samples, memory_needed
 from model.decoding.chat import Chat, user_message
 from model.decoding.network import for_decoding
 from model.decoding.options import (
@@ -84,10 +84,10 @@ def main() -> None:
     rows = min(options.batch_size, len(prompts))
     if options.endless and len({len(prompt.tokens) for prompt in prompts}) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
-    if device.type == "cpu":
-        tokens = min(args.max_seq_len, longest + max_new_tokens)
-        purpose = f"a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
-        check_memory(memory_needed(args, rows, tokens, dtype), purpose, MEMORY_ADVICE)
+    tokens = min(args.max_seq_len, longest + max_new_tokens)
+    needed = memory_needed(args, checkpoint.shapes, rows, tokens, dtype, options.dtype == "int8")
+    purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
+    check_memory(needed, purpose, MEMORY_ADVICE, device)
 
     with explain_out_of_memory(MEMORY_ADVICE, device):
         model = load_network(checkpoint, options, device, dtype)
@@ -95,7 +95,7 @@ def main() -> None:
         network = for_decoding(model, options.compile)
         samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
         speed = Speed()
-        streamed = complete(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
+        streamed = continue_samples(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
             cut = print_samples(streamed, len(prompts), options)
         except KeyboardInterrupt:

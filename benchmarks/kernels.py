@@ -22,13 +22,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.timing import alternate, machine, seconds
 from model import kernels
 from model.cli.machine import DTYPES_BY_NAME
-from model.decoding import network
+from model.decoding.step import token
 from model.weights import int8
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
 ONE_ROW = ("mv", "mv in slices")  # implementations for one row of x alone
-COMPILED_LINEAR = kernels.LINEAR | {"loop": network.linear}  # the last one is what a compiled token runs
+COMPILED_LINEAR = kernels.LINEAR | {"loop": token.linear}  # the last one is what a compiled token runs
 BYTES = 2**28  # of weights that are read in one round
 
 
@@ -56,7 +56,7 @@ ATTENTION = {
     "one token after 1,900, 32 / 4 heads of 64": AttentionCase(1, 32, 4, 1, 1901, 64),
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
-COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/network.py
+COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/step/code.py
 Run = Callable[[], object]
 Kernel = TypeVar("Kernel", bound=Callable[..., Tensor])
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
@@ -144,17 +144,17 @@ def time_int8_products(rounds: int, report: Report) -> None:
 
 def int8_loop(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """What a compiled token runs on a CPU with AVX-512."""
-    return network.row_sums(x, weight) * scales[:, 0]
+    return token.row_sums(x, weight) * scales[:, 0]
 
 
 def int8_words(x: Tensor, words: Tensor, scales: Tensor) -> Tensor:
     """What a compiled token runs on other CPUs."""
-    return network.word_sums(x, words) * scales[:, 0]
+    return token.word_sums(x, words) * scales[:, 0]
 
 
 def attention_runs(case: AttentionCase, dtype: torch.dtype, compiled: bool = False) -> tuple[dict[str, Run], str]:
     """A run of each kernel, in training with its backward pass, and the name of the chosen kernel."""
-    candidates = compile_all(kernels.ATTENTION | {"loop": network.attend}) if compiled else kernels.ATTENTION
+    candidates = compile_all(kernels.ATTENTION | {"loop": token.attend}) if compiled else kernels.ATTENTION
     query_shape = (case.B, case.H, case.T, case.D)
     key_shape = (case.B, case.K, case.S, case.D)
     q, k, v = (torch.randn(shape).to(dtype) for shape in (query_shape, key_shape, key_shape))

@@ -23,6 +23,9 @@ class RMSNorm(nn.Module):
         normed = x32 * torch.rsqrt(x32.square().mean(-1, keepdim=True) + self.eps)
         return normed.type_as(x) * self.weight
 
+    def extra_repr(self) -> str:
+        return f"{len(self.weight)}, eps={self.eps}"
+
 
 class Attention(nn.Module):
     """Causal self-attention: each token attends to itself and to all earlier tokens.

@@ -42,7 +42,10 @@ class KVCache:
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> None:
-        """``max_seq_len`` defaults to the network's, and a larger one raises ValueError."""
+        """``max_seq_len`` defaults to the network's, and a larger one raises ValueError.
+
+        ``dtype`` and ``device`` must be those of the network, so that no token converts or moves the cache.
+        """
         self.batch_size = batch_size
         self.max_seq_len = args.max_seq_len if max_seq_len is None else max_seq_len
         if not 1 <= self.max_seq_len <= args.max_seq_len:
@@ -55,6 +58,7 @@ class KVCache:
             return torch.zeros(shape, dtype=dtype, device=device)  # (B, K, max_seq_len, D)
 
         self.layers = [LayerCache(zeros(), zeros()) for _ in range(args.n_layers)]
+        self.dtype, self.device = self.layers[0].keys.dtype, self.layers[0].keys.device
 
     def make_room(self, start_pos: int, T: int) -> int:
         """The position of the next T tokens: ``start_pos``, unless a subclass (``EndlessCache``) evicts earlier tokens.

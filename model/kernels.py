@@ -29,6 +29,7 @@ class Processor(NamedTuple):
 
     bfloat16: bool = False  # has instructions that multiply bfloat16: AVX512-BF16, AMX, or those of ARM
     amx: bool = False  # has AMX, which PyTorch's fused attention and oneDNN use
+    avx2: bool = False  # has AVX2: an x86 processor, the only kind on which products were measured
     avx512: bool = False  # has AVX-512; without it torch.compile converts eight-bit numbers one by one
 
 
@@ -42,7 +43,7 @@ def this_processor() -> Processor:
     amx = has_onednn and bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
     bfloat16 = amx or (has_onednn and any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16")))
     avx512 = all(capabilities.get(name) for name in ("avx512_f", "avx512_bw", "avx512_vl"))
-    return Processor(bfloat16, amx, avx512)
+    return Processor(bfloat16, amx, bool(capabilities.get("avx2")), avx512)
 
 
 CPU = this_processor()
@@ -76,18 +77,23 @@ def computes_attention(module: nn.Module) -> bool:
 
 def replace_modules(module: Module, replace: Callable[[nn.Module], nn.Module]) -> Module:
     """A copy of a tree of modules, each of them ``replace(copy of the module)``. Tensors and hooks are shared."""
-    copies: dict[nn.Module, nn.Module] = {}
+    return copy_and_replace(module, replace, {})  # type: ignore[return-value]
 
-    def copied(module: nn.Module) -> nn.Module:
-        if module not in copies:  # a module may be in several places
-            new = copy.copy(module)
-            # A module shares even the dict of its parameters with its copy, so that what FSDP or ``.to()`` put there is
-            # seen by both; but the dict of its children is its own.
-            new._modules = {name: None if child is None else copied(child) for name, child in new._modules.items()}
-            copies[module] = replace(new)
-        return copies[module]
 
-    return copied(module)  # type: ignore[return-value]
+def copy_and_replace(
+    module: nn.Module, replace: Callable[[nn.Module], nn.Module], copies: dict[nn.Module, nn.Module]
+) -> nn.Module:
+    """``replace_modules``, with the copies so far. A closure would refer to itself, and so keep them all alive."""
+    if module not in copies:  # a module may be in several places
+        new = copy.copy(module)
+        # A module shares even the dict of its parameters with its copy, so that what FSDP or ``.to()`` put there is
+        # seen by both; but the dict of its children is its own.
+        new._modules = {
+            name: None if child is None else copy_and_replace(child, replace, copies)
+            for name, child in new._modules.items()
+        }
+        copies[module] = replace(new)
+    return copies[module]
 
 
 # --- Products: x (..., in), weight (out, in) -> (..., out)
@@ -116,17 +122,6 @@ class FastTiedOutput(nn.Module):
         return self.product(x, self.embedding[0].weight)
 
 
-class LastLogits(nn.Module):
-    """The output matrix, times the state of the last token only, for the decode loop: (B, T, dim) -> (B, 1, V)."""
-
-    def __init__(self, output: nn.Module) -> None:
-        super().__init__()
-        self.output = output
-
-    def forward(self, h: Tensor) -> Tensor:
-        return self.output(h[:, -1:])
-
-
 Product = Callable[[Tensor, Tensor], Tensor]
 SLICES = 8  # of a weight matrix, read by up to 8 cores at a time; more slices than cores cost nothing
 MAX_SLICED_ROWS = 128  # of x: up to here a product in slices is faster
@@ -141,7 +136,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def choose_linear(x: Tensor) -> Product:
-    """For few rows a product takes the time of reading the weights, and other ways are faster; else F.linear.
+    """For few rows a product takes the time of reading the weights, and other ways are faster on x86; else F.linear.
 
     MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
     slices on AMD. One row is faster as the second factor, several rows as the first. In bfloat16 F.linear reads the
@@ -149,6 +144,8 @@ def choose_linear(x: Tensor) -> Product:
     """
     rows = math.prod(x.shape[:-1])
     ice_lake = CPU.avx512 and not CPU.bfloat16
+    if not CPU.avx2:
+        return F.linear
     if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS and not (CPU.amx or ice_lake):
         return linear_in_slices if rows > 1 else linear_mv_in_slices
     if x.dtype == torch.bfloat16 and rows == 1 and (CPU.amx or not CPU.bfloat16):

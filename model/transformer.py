@@ -111,3 +111,10 @@ class Transformer(nn.Module):
             raise ValueError(
                 f"the cache is for a batch of {cache.batch_size}, but tokens have {B} rows: make them equal"
             )
+        weight = self.norm.weight
+        if cache is not None and (cache.dtype, cache.device) != (weight.dtype, weight.device):
+            raise ValueError(
+                f"the cache is {cache.dtype} on {cache.device}, but the network {weight.dtype} on {weight.device}, so "
+                "every token would convert it: give KVCache dtype=model.norm.weight.dtype and "
+                "device=model.norm.weight.device"
+            )

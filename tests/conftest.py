@@ -77,10 +77,12 @@ def _restore_signals() -> Iterator[None]:
 
 
 PROCESSORS = {
-    "amx": kernels.Processor(bfloat16=True, amx=True, avx512=True),
-    "native": kernels.Processor(bfloat16=True, avx512=True),
-    "avx512": kernels.Processor(avx512=True),
-    "emulated": kernels.Processor(),
+    "amx": kernels.Processor(bfloat16=True, amx=True, avx2=True, avx512=True),
+    "native": kernels.Processor(bfloat16=True, avx2=True, avx512=True),
+    "avx512": kernels.Processor(avx2=True, avx512=True),
+    "emulated": kernels.Processor(avx2=True),
+    "arm": kernels.Processor(bfloat16=True),
+    "apple": kernels.Processor(),
 }
 
 

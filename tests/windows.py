@@ -94,7 +94,7 @@ def main() -> None:
                 raise RuntimeError(f"{sys.argv} ended with {ended.code}") from None
 
     Path("text.txt").write_text(TEXT, encoding="utf-8")
-    kernels.CPU = kernels.Processor(bfloat16=True, avx512=True)
+    kernels.CPU = kernels.Processor(bfloat16=True, avx2=True, avx512=True)
     run(train, **SIZE, **STEPS, out_dir="run")
     run(train, "--resume", out_dir="run", max_steps=6)
     run(train, **STEPS, init_from="run", out_dir="tuned")

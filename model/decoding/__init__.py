@@ -1,10 +1,10 @@
 """Everything around the decode loop of generation.py: prompts, sampling, streaming, chat, and scoring.
 
 options.py         what generate.py, chat.py and evaluate.py share: flags for the model, and opening it
-batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (complete)
+batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (continue_samples)
 endless.py         texts longer than the context
-network.py         the compiled step: one token of each text at a time
-recording.py       the compiled step on a GPU: its kernels, recorded once
+network.py         the network for all of these
+step/              faster ways to one token of each text, put in from outside: skip them on first reading
 sampling.py        from logits to a token
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2

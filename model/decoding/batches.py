@@ -1,8 +1,9 @@
-"""Continue prompts in batches: ``generate`` gives token ids, ``complete`` the text of each row as it grows.
+"""Continue prompts in batches: ``generate`` gives token ids, ``continue_samples`` the text of each row as it grows.
 
-Both give prompts to ``start``, which calls the decode loop.
+Both give prompts to ``decode_prompts``, which calls the decode loop.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from ..config import ModelArgs
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
+from ..weights.layout import Shapes
 from .endless import EndlessCache, is_shift_invariant
 from .network import for_decoding
 from .sampling import Sampler, Sampling
@@ -50,7 +52,7 @@ def generate(
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
     sampler = Sampler(settings, prompts)
     network = for_decoding(model, compile)
-    return ids_of(start(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
+    return ids_of(decode_prompts(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
 
 
 def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[int | None]]:
@@ -64,7 +66,7 @@ def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[i
             return
 
 
-def start(
+def decode_prompts(
     network: Transformer,
     prompts: Prompts,
     max_new_tokens: int,
@@ -133,10 +135,14 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, end
                 )
 
 
-def memory_needed(args: ModelArgs, rows: int, length: int, dtype: torch.dtype) -> int:
-    """The bytes of cache and logits for decoding ``rows`` texts of ``length`` tokens."""
+def memory_needed(
+    args: ModelArgs, weights: Shapes, rows: int, length: int, dtype: torch.dtype, int8: bool = False
+) -> int:
+    """The bytes of weights, cache and logits for decoding ``rows`` texts of ``length`` tokens."""
+    itemsizes = [1 if int8 and len(shape) == 2 else dtype.itemsize for shape in weights.values()]
+    network = sum(itemsize * math.prod(shape) for itemsize, shape in zip(itemsizes, weights.values()))
     cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * dtype.itemsize
-    return rows * (cache + args.vocab_size * torch.float32.itemsize)
+    return network + rows * (cache + args.vocab_size * torch.float32.itemsize)
 
 
 @dataclass(frozen=True)
@@ -221,7 +227,7 @@ def rate(tokens: int, seconds: float) -> str:
     return f"{quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
 
 
-def advance(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
+def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
     """Give each sample its token of every step, (B, 1), until all have finished. Yields after each step.
 
     The time of the steps is added to ``speed``, without that of the caller between them.
@@ -243,7 +249,7 @@ def advance(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) ->
         started = time.perf_counter()
 
 
-def complete(
+def continue_samples(
     network: Transformer,
     samples: Iterable[Sample],
     sampling: Sampling,
@@ -256,16 +262,16 @@ def complete(
 
     After every step it yields the sample that is being streamed: the first one until it has finished, then the second,
     and so on. A sample that finished while it waited is yielded once. Each time a sample is yielded, its ``finish`` is
-    None, except the last time. Raises ValueError if the prompts of a batch cannot share one (``start``).
+    None, except the last time. Raises ValueError if the prompts of a batch cannot share one (``decode_prompts``).
     """
     remaining, done = iter(samples), 0
     while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
         sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
-        steps = start(network, prompts, longest, sampler, endless=endless)
+        steps = decode_prompts(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for _ in advance(batch, steps, speed):
+        for _ in push_tokens(batch, steps, speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

@@ -8,7 +8,7 @@ import torch
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .batches import Prompt, Sample, Speed, advance
+from .batches import Prompt, Sample, Speed, push_tokens
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
 from .sampling import Sampler, Sampling
@@ -64,7 +64,7 @@ class Conversation:
         sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
-        for _ in advance([sample], steps, self.speed):
+        for _ in push_tokens([sample], steps, self.speed):
             self.forwarded = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])

@@ -8,7 +8,7 @@ from letters import EOS, LETTERS
 
 from model import ModelArgs, Transformer
 from model.decoding import batches as module
-from model.decoding.batches import Prompt, Sample, Speed, complete
+from model.decoding.batches import Prompt, Sample, Speed, continue_samples
 from model.decoding.sampling import Sampling
 
 
@@ -24,7 +24,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def start(network, prompts, max_new_tokens, sampler, endless):
+        def decode_prompts(network, prompts, max_new_tokens, sampler, endless):
             first = sum(call.batches)
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
@@ -34,9 +34,9 @@ def scripted(monkeypatch):
                 on_step(step)
                 yield torch.tensor(tokens)[:, None]
 
-        monkeypatch.setattr(module, "start", start)
+        monkeypatch.setattr(module, "decode_prompts", decode_prompts)
         samples = [Sample(prompt(begin), LETTERS, n, stop) for _ in texts]
-        return complete(network, samples, Sampling(), speed or Speed(), **options)
+        return continue_samples(network, samples, Sampling(), speed or Speed(), **options)
 
     return call
 

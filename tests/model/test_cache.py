@@ -22,25 +22,29 @@ def test_using_a_cache_does_not_change_gradients(small_model, mode):
 
 
 @pytest.mark.parametrize(
-    ("dtype", "autocast", "cache_dtype"),
-    [
-        (torch.bfloat16, False, None),
-        (torch.float16, False, None),
-        (torch.float32, True, None),
-        (torch.float32, False, torch.bfloat16),
-    ],
+    ("dtype", "autocast"), [(torch.bfloat16, False), (torch.float16, False), (torch.float32, True)]
 )
 @torch.no_grad()
-def test_the_dtypes_of_network_and_cache_may_differ(small_model, dtype, autocast, cache_dtype):
+def test_a_cache_has_the_dtype_of_the_network_also_under_autocast(small_model, dtype, autocast):
     model = small_model()
     tokens = torch.randint(37, (2, 24))
     expected = model(tokens)
-    cache = KVCache(model.args, batch_size=2, dtype=cache_dtype)
-    assert cache.layers[0].keys.dtype == cache.layers[0].values.dtype == (cache_dtype or torch.float32)
+    cache = KVCache(model.args, 2, dtype=dtype)
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
         cached = in_chunks(model.to(dtype), tokens, [7, 1, 1, 15], cache)
     assert autocast or cached.dtype == dtype
     assert (cached.float() - expected).abs().max() < 0.2 * expected.std()
+
+
+def test_a_cache_of_another_dtype_or_device_is_refused(small_model):
+    model, token = small_model(), torch.zeros(1, 1, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"cache is torch\.bfloat16 on cpu, but the network torch\.float32 on cpu, so"):
+        model(token, cache=KVCache(model.args, dtype=torch.bfloat16))
+    with pytest.raises(ValueError, match=r"cache is torch\.float32 on meta, but the network torch\.float32 on cpu, so"):
+        model(token, cache=KVCache(model.args, device="meta"))
+    model.bfloat16()
+    with pytest.raises(ValueError, match=r"cache is torch\.float32 on cpu, .* give KVCache dtype=model\.norm\.we"):
+        model(token, cache=KVCache(model.args))
 
 
 @pytest.mark.parametrize("limit", [9, 24])

@@ -12,13 +12,13 @@ from greedy import in_chunks
 
 from model import KVCache, Transformer, kernels
 from model.attention import attention
-from model.decoding import network
+from model.decoding.step import token
 from model.generation import padding_mask
 from model.kernels import accelerate, attend_block
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
-ATTENTION = kernels.ATTENTION | {"formula": attention, "one block": attend_block, "compiled": network.attend}
+ATTENTION = kernels.ATTENTION | {"formula": attention, "one block": attend_block, "compiled": token.attend}
 D = 10
 
 
@@ -131,11 +131,19 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
         ways = {name: way for name, way in kernels.LINEAR.items() if name not in one_row or x.numel() == 24}
         ways["chosen"] = kernels.linear
         if len(shape) == 3 and shape[1] == 1:
-            ways["compiled"] = network.linear
+            ways["compiled"] = token.linear
         for name, way in ways.items():
             found = way(x, weight)
             assert found.is_contiguous(), "rotation views two numbers as one complex one"
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_only_processors_that_were_measured_take_other_products_than_pytorchs(monkeypatch, processor):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    rows = [torch.ones(rows, 1, 24, dtype=dtype) for rows in (1, 5) for dtype in (torch.float32, torch.bfloat16)]
+    takes_others = any(kernels.choose_linear(x) is not F.linear for x in rows)
+    assert takes_others == (processor not in ("arm", "apple"))
 
 
 def test_sums_of_eight_bit_products_do_not_overflow_in_float16():
@@ -155,7 +163,7 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
         for dtype in (torch.float32, torch.bfloat16):
             x = torch.randn(rows, 1, columns).to(dtype)
             expected = x.float() @ Quantized(weight, scales).dequantize(torch.float32).T
-            ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": network.int8_linear}
+            ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": token.int8_linear}
             if columns != 40:  # PyTorch's product cannot take a row of 40 numbers
                 ways["packed"] = int8.packed
             for name, way in ways.items():

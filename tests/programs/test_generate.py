@@ -19,7 +19,7 @@ import generate as script
 from model import KVCache, generate
 from model.decoding.batches import memory_needed
 from model.decoding.options import stop_string
-from model.weights import load_model, load_tokenizer
+from model.weights import Checkpoint, load_model, load_tokenizer
 
 CONTEXT = 96
 
@@ -221,9 +221,25 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
             script.read_texts([], file)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_memory_needed_is_the_size_of_cache_and_logits(small_args, dtype):
-    args = small_args()
-    cache = KVCache(args, 7, max_seq_len=11, dtype=dtype)
-    tensors = [torch.empty(7, args.vocab_size), *(t for layer in cache.layers for t in (layer.keys, layer.values))]
-    assert memory_needed(args, 7, 11, dtype) == sum(tensor.nbytes for tensor in tensors)
+@pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
+def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
+    checkpoint, dtype = Checkpoint(fox_dir), torch.float32 if kind == "float32" else torch.bfloat16
+    weights = load_model(fox_dir, dtype=dtype, int8=kind == "int8").state_dict()
+    cache = KVCache(checkpoint.args, 7, max_seq_len=11, dtype=dtype)
+    tensors = [torch.empty(7, checkpoint.args.vocab_size)]
+    tensors += [tensor for name, tensor in weights.items() if not name.endswith("scales")]
+    tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+    needed = memory_needed(checkpoint.args, checkpoint.shapes, 7, 11, dtype, int8=kind == "int8")
+    assert needed == sum(tensor.nbytes for tensor in tensors)
+
+
+def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):
+    asked = []
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: asked.append(str(device)) or 100_000)
+    monkeypatch.setattr(script, "pick_device", torch.device)
+    monkeypatch.setattr(script, "load_network", None)
+    for device in ("cpu", "meta"):
+        code, _, err = run("--device", device)
+        assert code == 2
+        assert "error: the model with a batch of 1 text of 96 tokens needs about" in err
+    assert asked == ["cpu", "meta"]

@@ -1,0 +1,104 @@
+"""Faster ways to the logits of one token of each row. They are put in from outside: skip them on first reading.
+
+__init__.py     ``with_fast_step``, the only door: the network's own forward for prompts, and a faster one for a token
+token.py        the forward pass of one token, as a function of tensors alone
+code.py         on a CPU: compiled code, from files that later processes load
+recording.py    on a GPU: the kernels of a token, recorded once and then started together
+"""
+
+import copy
+import os
+import shutil
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ... import kernels
+from ...cache import KVCache
+from ...transformer import Transformer
+from .code import CompiledStep
+from .recording import RecordedStep
+
+FastStep = Callable[[Tensor, int, KVCache, Tensor | None], Tensor]  # Transformer.forward for one token of each row
+RECORDS = ("cuda",)  # devices
+OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
+
+
+def with_fast_step(network: Transformer, compile: bool) -> Transformer:
+    """``network``, or a copy with a fast step.
+
+    With ``compile`` it always has one, or ValueError is raised (``check_has_fast_step``); otherwise only on a GPU.
+    """
+    if compile:
+        check_has_fast_step(network)
+    step = Step(network, compile)
+    if step.fast is None:
+        return network
+    faster = copy.copy(network)
+    faster.forward = step.forward  # type: ignore[method-assign]
+    return faster
+
+
+class Step:
+    """``Transformer.forward`` for the decode loop: a prompt takes the network's own way, a token a faster one."""
+
+    def __init__(self, network: Transformer, compile: bool) -> None:
+        self.network, self.compile = network, compile
+        self.fast = self.choose()
+
+    def choose(self) -> FastStep | None:
+        """The fastest step for the network's device and weights, which it reads where they are now."""
+        weights = (*self.network.parameters(), *self.network.buffers())
+        # Compiled code and recordings know only the addresses, so this keeps the memory there.
+        self.weights = [weight.detach() for weight in weights]
+        device = self.network.norm.weight.device.type
+        if device in RECORDS and self.compile:
+            return RecordedStep(self.network)
+        return CompiledStep(self.network) if device == "cpu" and self.compile else None
+
+    def has_other_weights(self) -> bool:
+        """Whether weights were replaced (``load_state_dict(assign=True)``, ``.to()``) instead of changed in place."""
+        weights = (*self.network.parameters(), *self.network.buffers())
+        return any(new.data_ptr() != known.data_ptr() for new, known in zip(weights, self.weights))
+
+    def forward(
+        self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
+    ) -> Tensor:
+        """(B, T) -> (B, 1, V). Replaced weights are noticed at a prompt, once for each text."""
+        is_prompt = cache is None or tokens.shape[1] > 1 or start_pos == 0
+        if is_prompt and self.has_other_weights():
+            self.fast = self.choose()
+        if is_prompt or self.fast is None:
+            return self.network.forward(tokens, start_pos, cache, mask)
+        self.network.check_positions(tokens, start_pos, cache)
+        return self.fast(tokens, start_pos, cache, mask)  # type: ignore[arg-type]  # a token has a cache
+
+
+def why_not(network: Transformer) -> str:
+    """Why this network has no fast step: it would skip something, or cannot know what it computes. Empty if it can."""
+    for name in ("forward", "embed"):
+        if getattr(type(network), name) is not getattr(Transformer, name):
+            return f"compile would skip {name} of {type(network).__name__}"
+    for name, module in network.named_modules():
+        if module is not network and type(module).__module__.partition(".")[0] not in OWN:
+            return f"compile is for this library's own layers, and {name} is a {type(module).__name__}"
+        if module._forward_hooks or module._forward_pre_hooks:
+            return f"compile would skip the hooks of {name or 'the network'}"
+        if vars(module).get("attend", kernels.attend) is not kernels.attend:
+            return f"compile is for this library's own attention, and {name} has another"
+    return ""
+
+
+def check_has_fast_step(network: Transformer) -> None:
+    """Raise ValueError unless ``network`` can have a fast step on its device."""
+    problem, device = why_not(network), network.norm.weight.device.type
+    if problem:
+        raise ValueError(f"{problem}: leave compile out")
+    if device not in ("cpu", "cuda"):
+        raise ValueError(f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}: leave compile out")
+    has_compiler = any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")))
+    if device == "cpu" and not has_compiler:
+        raise ValueError(
+            "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ build "
+            "tools, or leave compile out"
+        )

@@ -1,0 +1,179 @@
+"""The step on a CPU: one token of each row, compiled ahead of time into files that later processes load.
+
+The compiled code is a function of tensors alone. It reads the position from the length of one of them, the rotations up
+to this position, so that it is compiled once for all lengths, and attention reads only the filled part of the cache.
+"""
+
+import hashlib
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+from filelock import FileLock
+from torch import Tensor, nn
+from torch.export import Dim, ExportedProgram
+
+from ... import kernels
+from ...cache import KVCache, LayerCache
+from ...cli import print_note
+from ...cli.files import cache_home, write_atomically
+from ...transformer import Transformer
+from .token import in_loops, logits_of_token
+
+LIBRARY = Path(kernels.__file__).parent
+SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
+    "attention.py",
+    "cache.py",
+    "decoding/network.py",
+    "decoding/step/code.py",
+    "decoding/step/token.py",
+    "kernels.py",
+    "rope.py",
+    "transformer.py",
+    "weights/int8.py",
+)
+UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
+# By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
+# row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
+# in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
+# the file: the code reads them where the network has them.
+COMPILE_OPTIONS: dict[str, Any] = {
+    "realize_reads_threshold": 0,
+    "cpp.enable_floating_point_contract_flag": "fast",
+    "aot_inductor.package_constants_in_so": False,
+}
+# The sizes of the example that is traced. The compiler takes them for typical: with a few keys it would not divide the
+# loops of attention among the threads.
+TRACED_KEYS, TRACED_SLOTS = 127, 251
+
+Inputs = tuple[Tensor, Tensor, Tensor | None, list[Tensor]]  # of ``TracedStep.forward``
+Code = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]
+Form = tuple[bool, bool, torch.dtype, torch.dtype]  # whether one row, whether unpadded; dtypes of tokens and cache
+
+
+class CompiledStep:
+    """The step of a network, compiled or loaded from a file at the first token of each form of a batch."""
+
+    def __init__(self, network: Transformer) -> None:
+        self.traced = TracedStep(network)
+        self.rotations = torch.view_as_real(network.freqs_cis)  # (max_seq_len, D/2, 2)
+        self.code: dict[Form, Code] = {}
+
+    def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
+        """tokens (B, 1) -> (B, 1, V)."""
+        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        inputs = (tokens, self.rotations[: start_pos + 1], mask, tensors)
+        form = (tokens.shape[0] == 1, mask is None, tokens.dtype, tensors[0].dtype)
+        if form not in self.code:
+            self.code[form] = compile_or_load(self.traced, form, inputs)
+        return self.code[form](*inputs)
+
+
+class TracedStep(nn.Module):
+    """What is compiled: ``logits_of_token`` with tensors as its only inputs."""
+
+    def __init__(self, network: Transformer) -> None:
+        super().__init__()
+        self.network = kernels.replace_modules(network, in_loops)
+
+    def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
+
+        ``cache`` has the keys and values of each layer, which are changed in place.
+        """
+        start_pos = rotations.shape[0] - 1
+        caches = [LayerCache(keys, values) for keys, values in zip(cache[::2], cache[1::2])]
+        return logits_of_token(self.network, tokens, start_pos, rotations[start_pos:], mask, caches)
+
+
+def compile_or_load(step: TracedStep, form: Form, inputs: Inputs) -> Code:
+    weights = step.state_dict(keep_vars=True)
+    path = file_of(step, form, weights)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
+        with suppress(RuntimeError):  # no such file, or a damaged one
+            code = load(path, weights)
+            path.touch()  # so that it is not removed
+            return code
+        # On a line of its own, because the prompt and a first token may be printed already.
+        print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+            program = export(step, *inputs)
+            write_atomically(path, lambda temporary: build(program, temporary))
+        remove_unused_files(path.parent)
+        return load(path, weights)
+
+
+def remove_unused_files(directory: Path) -> None:
+    for file in directory.iterdir():
+        with suppress(OSError):  # another process has removed it, or Windows has it open
+            if file.stat().st_mtime < time.time() - UNUSED_DAYS * 24 * 60 * 60:
+                file.unlink()
+
+
+@torch.no_grad()
+def export(
+    step: TracedStep, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]
+) -> ExportedProgram:
+    """Trace the step with a symbolic position, cache length and, unless it is 1, batch size.
+
+    It is traced with an example of fixed sizes, so that the file does not depend on those of the first call. The filled
+    slice of its cache is shorter than the cache, because the whole cache would be a special case.
+    """
+    B = min(tokens.shape[0], 2)
+    batch = {0: Dim.DYNAMIC} if B > 1 else {}
+    inputs = (
+        tokens.new_zeros(B, 1),
+        rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
+        None if mask is None else mask.new_ones(B, 1, 1, TRACED_KEYS),
+        [tensor.new_zeros(B, tensor.shape[1], TRACED_SLOTS, tensor.shape[3]) for tensor in cache],
+    )
+    shapes = (
+        batch,
+        {0: Dim.DYNAMIC},
+        None if mask is None else {**batch, 3: Dim.DYNAMIC},
+        [{**batch, 2: Dim.DYNAMIC}] * len(cache),
+    )
+    program = torch.export.export(step, inputs, dynamic_shapes=shapes, strict=False)
+    for node in program.graph.nodes:  # the compiler generates no code for complex numbers
+        if node.target is torch.ops.aten.view_as_real.default:
+            pairs = node.args[0].args[0]  # of view_as_complex
+            node.replace_all_uses_with(pairs)
+    program.graph.eliminate_dead_code()
+    program.graph_module.recompile()
+    return program
+
+
+def file_of(step: TracedStep, form: Form, weights: dict[str, Tensor]) -> Path:
+    """The path of the compiled code, named after everything that it depends on."""
+    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
+    machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
+    stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
+    text = repr((step, step.network.args, form, stored, machine))
+    return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
+
+
+def build(program: ExportedProgram, path: Path) -> None:
+    """Compile the program into the file ``path``."""
+    with path.open("w+b") as file:
+        torch._inductor.aoti_compile_and_package(program, package_path=file, inductor_configs=COMPILE_OPTIONS)
+
+
+def load(path: Path, weights: dict[str, Tensor]) -> Code:
+    """The compiled code. Raises RuntimeError without an intact file.
+
+    The class is used directly because torch._inductor.aoti_load_package imports the compiler, which takes a second.
+    """
+    compiled = torch._C._aoti.AOTIModelPackageLoader(str(path), "model", False, 1, -1)
+    used = {name: weights[name] for name in compiled.get_constant_fqns()}
+    compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
+
+    def run(tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
+        return compiled.boxed_run([tokens, rotations, *([] if mask is None else [mask]), *cache])[0]
+
+    return run

@@ -1,0 +1,108 @@
+"""The step on NVIDIA's and AMD's GPUs: the kernels of one token of each row, recorded once and then started together.
+
+A token runs hundreds of kernels, and starting them one by one takes longer than running them. A recording (a CUDA
+graph) starts all of them at once, but always on the same memory. So the token, its position and its rotation are copied
+into tensors that stay where they are, and attention reads every slot of the cache, with a mask for the filled ones.
+"""
+
+from collections.abc import Callable
+from functools import partial
+from threading import Lock
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from ...cache import KVCache, LayerCache
+from ...transformer import Transformer
+from .token import logits_of_token
+
+
+class SlotCache(LayerCache):
+    """Keys and values of one layer; those of a new token go into the slot that a tensor names, (1,)."""
+
+    def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
+        super().__init__(keys, values)
+        self.slot = slot
+
+    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
+        """Write those of one token, (B, K, 1, D), and return those of all slots, (B, K, slots, D)."""
+        self.keys.index_copy_(2, self.slot, xk.detach().type_as(self.keys))
+        self.values.index_copy_(2, self.slot, xv.detach().type_as(self.values))
+        return self.keys.type_as(xk), self.values.type_as(xv)
+
+
+class RecordedStep:
+    """The step of a network, with a recording for each cache, which lives as long as the cache."""
+
+    def __init__(self, network: Transformer) -> None:
+        self.network = network
+        self.rotations = torch.view_as_real(network.freqs_cis).to(network.norm.weight.device)  # (max_seq_len, D/2, 2)
+        self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
+
+    @torch.no_grad()
+    def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
+        """tokens (B, 1) -> (B, 1, V). Recorded at the first token, and when the cache has grown."""
+        inputs = (tokens, start_pos, self.rotations[start_pos : start_pos + 1], mask)
+        recording = self.recordings.get(cache)
+        if recording is None or not recording.is_of(cache):
+            self.recordings.pop(cache, None)  # before the next one is made: it keeps the smaller cache alive
+            recording = Recording(self.network, cache, inputs)
+            self.recordings[cache] = recording
+        return recording.run(*inputs)
+
+
+Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, rotation (1, D/2, 2), mask (B, 1, 1, S)
+
+
+class Recording:
+    """The kernels of a token, which read and write the tensors of one cache."""
+
+    def __init__(self, network: Transformer, cache: KVCache, inputs: Inputs) -> None:
+        tokens, _, rotation, _ = inputs
+        self.layers = [(layer.keys, layer.values) for layer in cache.layers]
+        self.tokens, self.rotation = torch.zeros_like(tokens), torch.zeros_like(rotation)
+        self.slot = torch.zeros(1, dtype=torch.long, device=tokens.device)
+        slots = self.layers[0][0].shape[2]
+        self.visible = torch.zeros(len(tokens), 1, 1, slots, dtype=torch.bool, device=tokens.device)
+        caches = [SlotCache(keys, values, self.slot) for keys, values in self.layers]
+        self.set_inputs(*inputs)
+        step = partial(logits_of_token, network, self.tokens, 0, self.rotation, self.visible, caches)
+        self.replay, self.logits = record(step, tokens.device)
+
+    def is_of(self, cache: KVCache) -> bool:
+        """Whether the cache still has the tensors that were recorded; an ``EndlessCache`` gets larger ones."""
+        return all(layer.keys is keys for layer, (keys, _) in zip(cache.layers, self.layers))
+
+    def set_inputs(self, tokens: Tensor, start_pos: int, rotation: Tensor, mask: Tensor | None) -> None:
+        self.tokens.copy_(tokens)
+        self.rotation.copy_(rotation)
+        self.slot.fill_(start_pos)
+        self.visible[..., : start_pos + 1] = True if mask is None else mask
+        self.visible[..., start_pos + 1 :] = False
+
+    def run(self, tokens: Tensor, start_pos: int, rotation: Tensor, mask: Tensor | None) -> Tensor:
+        self.set_inputs(tokens, start_pos, rotation, mask)
+        self.replay()
+        return self.logits.clone()  # (B, 1, V)
+
+
+ONE_AT_A_TIME = Lock()  # CUDA allows one recording in a process
+
+
+def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+    """A function that repeats the kernels of ``step`` on this GPU, and the tensor with their result.
+
+    The step runs once before, because a kernel cannot be recorded while it is being loaded. It runs on the stream that
+    is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
+    """
+    with ONE_AT_A_TIME, torch.cuda.device(device):
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            step()
+        torch.cuda.current_stream().wait_stream(stream)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other threads may go on
+            out = step()
+    return graph.replay, out

@@ -1,0 +1,223 @@
+"""The compiled step on a CPU: the text of the eager network, and files that know what they were compiled for."""
+
+import copy
+import os
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from model import KVCache, Transformer, generate
+from model.decoding.network import for_decoding
+from model.decoding.step import code
+from model.decoding.step.code import LIBRARY, SOURCES, UNUSED_DAYS, TracedStep, load
+from model.weights import load_model, save_model
+
+PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
+
+
+@pytest.fixture
+def files(monkeypatch, tmp_path):
+    """A function that counts the files of compiled code. They hold the numbers of programs, which run as exported.
+
+    The compiler generates no code for complex numbers, so a program must not have any.
+    """
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    programs = []
+
+    def build(program, path):
+        values = [node.meta.get("val") for node in program.graph.nodes]
+        assert not any(isinstance(value, torch.Tensor) and value.is_complex() for value in values)
+        path.write_text(f"{len(programs):9}", encoding="utf-8")
+        programs.append(program)
+
+    def load(path, weights):
+        if not path.exists() or path.stat().st_size != 9:
+            raise RuntimeError("no such file, or a damaged one")
+        program = programs[int(path.read_text(encoding="utf-8"))]
+        module = program.module()
+        module.load_state_dict(weights, assign=True, strict=False)
+        return module
+
+    monkeypatch.setattr("model.decoding.step.code.build", build)
+    monkeypatch.setattr("model.decoding.step.code.load", load)
+    return lambda: len(list(tmp_path.rglob("*.pt2")))
+
+
+# Texts of any length: one row, several rows, padded rows. The batch size is symbolic if it is not 1.
+FORMS = [
+    [([[1]], 20, False), ([[4] * 9], 12, False), ([[1]], 72, True)],
+    [([[1, 2]] * 3, 9, False), ([[5, 6, 7]] * 5, 9, False), ([[8, 9]] * 2, 72, True)],
+    [(PROMPTS, 9, False), (PROMPTS[1:], 9, False)],
+]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recompiles(
+    small_model, files, each_processor, dtype
+):
+    model = small_model(n_layers=2).to(dtype)
+    network = for_decoding(model, compile=True)
+    # In 16 bits the rounding of several rows may differ, and so their text.
+    for number, form in enumerate(FORMS if dtype == torch.float32 else FORMS[:1], 1):
+        for prompts, new, endless in form:
+            expected = list(generate(model, prompts, new, endless=endless))
+            assert list(generate(network, prompts, new, endless=endless)) == expected
+            assert files() == number
+
+
+def test_compiled_code_uses_the_current_weights(small_model, files):
+    model, other = small_model(n_layers=1), small_model(n_layers=1)
+    network = for_decoding(model, compile=True)
+    for state, assign in ((model, False), (other, False), (model, True), (other, True)):
+        model.load_state_dict(copy.deepcopy(state.state_dict()), assign=assign)
+        assert list(generate(network, [[1, 2]], 9)) == list(generate(model, [[1, 2]], 9))
+    model.double().float()  # other tensors with these weights
+    assert list(generate(network, [[1, 2]], 9)) == list(generate(model, [[1, 2]], 9))
+    assert files() == 1, "other weights of the same shape do not recompile"
+
+
+class Still(Transformer):
+    """A network that changes only the table of rotations."""
+
+    def __init__(self, args):
+        super().__init__(args)
+        self.freqs_cis = torch.ones_like(self.freqs_cis)
+
+
+def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_code(small_model, files):
+    changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}, {"tie_embeddings": True}]
+    models = [small_model(n_layers=1, **change) for change in changes]
+    still, without_matrices = Still(models[0].args), small_model(n_layers=1)
+    still.load_state_dict(models[0].state_dict())
+    for name in ("w1", "w2", "w3"):
+        setattr(without_matrices.layers[0].feed_forward, name, nn.Identity())
+    for number, model in enumerate([*models, still, without_matrices], 1):
+        assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
+        assert files() == number
+
+
+def test_what_the_file_cannot_know_and_machines_that_cannot_compile_are_refused(small_model, monkeypatch):
+    model = small_model()
+    handle = model.norm.register_forward_hook(lambda *_: None)
+    with pytest.raises(ValueError, match="skip the hooks of norm: leave"):
+        generate(model, [[1]], 2, compile=True)
+    handle.remove()
+
+    class Other(nn.Linear):
+        pass
+
+    model.layers[1].feed_forward.w1 = Other(48, 64, bias=False)
+    with pytest.raises(ValueError, match=r"own layers, and layers\.1\.feed_forward\.w1 is a Other"):
+        generate(model, [[1]], 2, compile=True)
+
+    class Scaled(Transformer):
+        def forward(self, *args):
+            return super().forward(*args) / 2
+
+    with pytest.raises(ValueError, match="skip forward of Scaled"):
+        generate(Scaled(model.args), [[1]], 2, compile=True)
+    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta"):
+        for_decoding(small_model().to("meta"), compile=True)
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    with pytest.raises(ValueError, match=r"compile needs a C\+\+ compiler, and there is none on PATH: install g\+\+"):
+        generate(small_model(), [[1]], 2, compile=True)
+
+
+def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_runs(small_model, each_processor):
+    model, used = small_model(n_layers=1, qk_norm=True).eval(), set()
+    step, cache = TracedStep(for_decoding(model)), KVCache(model.args)
+    rotations = torch.view_as_real(model.freqs_cis)[:4]
+    sys.setprofile(lambda frame, *_: used.add(frame.f_code.co_filename))
+    try:
+        step(torch.tensor([[1]]), rotations, None, [cache.layers[0].keys, cache.layers[0].values])
+    finally:
+        sys.setprofile(None)
+    library = {Path(name).relative_to(LIBRARY).as_posix() for name in used if Path(name).is_relative_to(LIBRARY)}
+    assert library
+    assert library <= {*SOURCES}
+
+
+def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, tmp_path, monkeypatch):
+    """The test holds the lock in place of the first launch, because PyTorch traces in one thread of a process only."""
+    model, waiting = small_model(n_layers=1), threading.Event()
+    text = list(generate(model, [[1, 2]], 5, compile=True))
+    (file,) = tmp_path.rglob("*.pt2")
+    hidden = file.rename(tmp_path / "hidden")
+    lock = code.FileLock(file.with_suffix(".lock"))
+    monkeypatch.setattr(code, "FileLock", lambda path, lock=code.FileLock: waiting.set() or lock(path))
+    with ThreadPoolExecutor(1) as pool:
+        with lock:
+            second = pool.submit(lambda: list(generate(model, [[1, 2]], 5, compile=True)))
+            assert waiting.wait(60)
+            hidden.rename(file)
+        assert second.result() == text
+    assert files() == 1, "the second compiled nothing"
+
+
+def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(small_model, files, tmp_path, capsys):
+    model, numbers, notes = small_model(n_layers=1), [], []
+    text = list(generate(model, [[1, 2]], 9))
+    for damaged in (False, False, True):
+        for file in tmp_path.rglob("*.pt2") if damaged else ():
+            file.write_text("7", encoding="utf-8")
+        assert list(generate(model, [[1, 2]], 9, compile=True)) == text
+        (file,) = tmp_path.rglob("*.pt2")
+        numbers.append(int(file.read_text(encoding="utf-8")))
+        notes.append(capsys.readouterr().err.count("compiling the network"))
+    assert numbers == [0, 0, 1]
+    assert notes == [1, 0, 1]
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
+@pytest.mark.parametrize("kind", ["float32", "int8"])
+def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch, tmp_path, kind):
+    """The only test that needs a C++ compiler, and only for the first call, because the second one loads the file."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    model = small_model(n_layers=1, dim=32, head_dim=8).eval()
+    if kind == "int8":
+        save_model(model, tmp_path / "model")
+        model = load_model(tmp_path / "model", dtype=torch.bfloat16, int8=True)
+    text = list(generate(model, [[1, 2]], 20))
+    for compiler in ("g++", "true"):
+        monkeypatch.setenv("CXX", compiler)
+        assert list(generate(model, [[1, 2]], 20, compile=True)) == text
+    (file,) = tmp_path.rglob("*.pt2")
+    file.write_bytes(file.read_bytes()[:1000])
+    with pytest.raises(RuntimeError):
+        load(file, {})
+
+
+def test_a_file_that_was_not_used_for_a_month_is_removed_when_another_is_compiled(small_model, files, tmp_path):
+    model, other = small_model(n_layers=1), small_model(n_layers=1, dim=32)
+    list(generate(model, [[1, 2]], 3, compile=True))
+    (old,) = tmp_path.rglob("*.pt2")
+    unused = time.time() - (UNUSED_DAYS + 1) * 86_400
+    os.utime(old, (unused, unused))
+    list(generate(model, [[1, 2]], 3, compile=True))  # a use
+    list(generate(other, [[1, 2]], 3, compile=True))
+    assert files() == 2
+    os.utime(old, (unused, unused))
+    list(generate(small_model(n_layers=1, dim=16), [[1, 2]], 3, compile=True))
+    assert files() == 2
+    assert not old.exists()
+
+
+def test_the_name_of_the_file_depends_on_the_eps_of_a_norm(small_model, files):
+    model = small_model(n_layers=1)
+    for number, eps in enumerate((1e-5, 0.5), 1):
+        model.layers[0].ffn_norm.eps = eps
+        assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
+        assert files() == number
+
+
+def test_attention_that_a_user_set_is_not_compiled(small_model, files):
+    model = small_model(n_layers=1)
+    model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
+    with pytest.raises(ValueError, match=r"own attention, and layers\.0\.attention has another: leave compile out"):
+        generate(model, [[1]], 2, compile=True)

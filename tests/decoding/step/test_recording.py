@@ -1,0 +1,264 @@
+"""The recorded step, with a recorder that remembers operators instead of kernels, and runs them on the same memory.
+
+So a CPU shows what a GPU would do: a replay reads and writes the tensors that were there when it was recorded.
+"""
+
+import contextlib
+import copy
+import gc
+import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from letters import LETTERS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from model import KVCache, generate
+from model.decoding.batches import Speed
+from model.decoding.conversation import Conversation
+from model.decoding.network import for_decoding
+from model.decoding.sampling import Sampler, Sampling
+from model.decoding.step import recording
+from model.generation import decode
+from model.kernels import accelerate
+
+aten = torch.ops.aten
+
+
+class Operators(TorchDispatchMode):
+    """The operators that run, with their tensors."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        assert func is not aten._local_scalar_dense.default, "a recording cannot wait for a number"
+        out = func(*args, **kwargs or {})
+        if not func.is_view:
+            self.calls.append((func, args, kwargs or {}, out))
+        return out
+
+    def replay(self):
+        for func, args, kwargs, out in self.calls:
+            for old, new in zip(tree_leaves(out), tree_leaves(func(*args, **kwargs)), strict=True):
+                old.copy_(new)
+
+
+class Recorder:
+    """Stands for ``record``; ``alive`` are the recordings whose memory is not free yet."""
+
+    def __init__(self):
+        self.made, self.fails, self.before_replay = [], False, lambda: None
+
+    def __call__(self, step, device):
+        step()
+        if self.fails:
+            raise torch.OutOfMemoryError("no memory for the recording")
+        operators = Operators()
+        with operators:
+            out = step()
+        self.made.append(weakref.ref(operators))
+
+        def replay():
+            self.before_replay()
+            operators.replay()
+
+        return replay, out
+
+    @property
+    def alive(self):
+        return sum(made() is not None for made in self.made)
+
+
+@pytest.fixture
+def recorder(monkeypatch):
+    """Here a CPU records, as a GPU does."""
+    recorder = Recorder()
+    monkeypatch.setattr("model.decoding.step.RECORDS", ("cpu",))
+    monkeypatch.setattr(recording, "record", recorder)
+    return recorder
+
+
+@pytest.fixture
+def eager(recorder, monkeypatch):
+    """``eager(model, prompts, n)``: the text without recordings."""
+
+    def call(*arguments, **options):
+        with monkeypatch.context() as patch:
+            patch.setattr("model.decoding.step.RECORDS", ())
+            return list(generate(*arguments, **options))
+
+    return call
+
+
+@pytest.fixture
+def no_collector():
+    """Only what nothing refers to is freed."""
+    gc.collect()
+    gc.disable()
+    yield
+    gc.enable()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_recorded_step_gives_the_eager_text(small_model, recorder, eager, dtype):
+    model = small_model().to(dtype)
+    network = for_decoding(model, compile=True)
+    texts = [([[1]], 20, False), ([[1]], 72, True)]
+    if dtype == torch.float32:  # in 16 bits the rounding of several rows may differ, and so their text
+        texts.append(([[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]], 9, False))
+    for number, (prompts, new, endless) in enumerate(texts, 1):
+        expected = eager(model, prompts, new, endless=endless)
+        assert list(generate(network, prompts, new, endless=endless)) == expected
+        assert len(recorder.made) == number
+
+
+def test_two_conversations_in_turn_record_once_each(small_model, recorder):
+    model = small_model(vocab_size=LETTERS.vocab_size, max_seq_len=256)
+
+    def texts(compile):
+        network = for_decoding(model, compile)
+        pair = [Conversation(network, LETTERS, Sampling(0.0), Speed()) for _ in range(2)]
+        turns = zip(*(talk.turn(line, 30, []) for talk, line in zip(pair, ("a", "bcd"))))
+        return [[sample.text for sample in samples] for samples in turns]
+
+    assert texts(compile=True) == texts(compile=False)
+    assert len(recorder.made) == 2
+
+
+def test_two_texts_in_turn_record_once_each(small_model, recorder, eager):
+    model, prompts = small_model(), ([[1, 2]], [[3, 4, 5]])
+    network = for_decoding(model, compile=True)
+    assert [*zip(*(generate(network, prompt, 15) for prompt in prompts))] == [
+        *zip(*(eager(model, prompt, 15) for prompt in prompts))
+    ]
+    assert len(recorder.made) == 2
+
+
+def test_threads_that_share_a_network_get_their_own_texts(small_model, recorder, eager):
+    """Each waits before a replay until the other has set its inputs, too."""
+    model, prompts = small_model(), ([[1, 2]], [[3, 4]])
+    network, both = for_decoding(model, compile=True), threading.Barrier(2, timeout=60)
+    recorder.before_replay = both.wait
+    with ThreadPoolExecutor(2) as pool:
+        found = list(pool.map(lambda prompt: list(generate(network, prompt, 15)), prompts))
+    assert found == [eager(model, prompt, 15) for prompt in prompts]
+
+
+def test_after_a_recording_that_failed_the_next_call_records_again(small_model, recorder, eager):
+    model = small_model(max_seq_len=600)
+    network, cache = for_decoding(model, compile=True), KVCache(model.args, max_seq_len=20)
+    tokens = torch.tensor([[1, 2, 3, 4]])
+    expected = accelerate(model.eval())(tokens)
+
+    def step(position):
+        return network(tokens[:, position : position + 1], position, cache)[0, 0]
+
+    network(tokens[:, :2], 0, cache)
+    assert torch.allclose(step(2), expected[0, 2], atol=1e-5)
+    for layer in cache.layers:  # as a cache that grows
+        layer.keys, layer.values = layer.keys.clone(), layer.values.clone()
+    recorder.fails = True
+    with pytest.raises(torch.OutOfMemoryError):
+        step(3)
+    recorder.fails = False
+    assert torch.allclose(step(3), expected[0, 3], atol=1e-5)
+
+
+def test_weights_that_are_replaced_are_recorded_again(small_model, recorder):
+    """Also in one cache, as in the turns of a conversation."""
+    model, other = small_model(), small_model()
+    network, cache = for_decoding(model, compile=True), KVCache(model.args)
+
+    def text(network):
+        tokens = decode(network, torch.tensor([[1, 2]]), 9, Sampler(Sampling(0.0), [[]]), cache)
+        return [int(token) for token in tokens]
+
+    for state, assign in ((model, False), (other, False), (model, True), (other, True)):
+        model.load_state_dict(copy.deepcopy(state.state_dict()), assign=assign)
+        assert text(network) == text(accelerate(model))
+    model.double().float()
+    assert text(network) == text(accelerate(model))
+    assert len(recorder.made) == 4
+
+
+def test_a_recording_ends_with_its_cache_and_a_network_with_its_last_use(small_model, recorder, no_collector):
+    model = small_model()
+    network = for_decoding(model, compile=True)
+    for _ in range(3):
+        list(generate(network, [[1, 2]], 9))
+        assert recorder.alive == 0
+    halfway = generate(network, [[1, 2]], 9)
+    next(halfway), next(halfway)
+    assert recorder.alive == 1
+    alive = [weakref.ref(module) for each in (model, network) for module in each.modules()]
+    del halfway, network, model
+    assert recorder.alive == sum(module() is not None for module in alive) == 0
+
+
+@pytest.mark.parametrize("make", [accelerate, for_decoding], ids=["accelerated", "for decoding"])
+def test_a_copy_of_a_network_is_freed_at_once(small_model, no_collector, make):
+    model = small_model()
+    copied = make(model)
+    alive = [weakref.ref(module) for each in (model, copied) for module in each.modules()]
+    del model, copied
+    assert not any(module() for module in alive)
+
+
+class Card:
+    """``torch.cuda`` with two cards, as far as ``record`` uses it: the current card and stream, and what they ran."""
+
+    def __init__(self):
+        self.index, self.streams, self.ran, self.default = 0, ["default"], [], None
+
+    @contextlib.contextmanager
+    def device(self, device):
+        before, self.index = self.index, device.index
+        yield
+        self.index = before
+
+    def Stream(self):
+        card = self.index
+
+        class Stream:
+            index = card
+
+            def wait_stream(self, other):
+                pass
+
+        return Stream()
+
+    @contextlib.contextmanager
+    def stream(self, stream):
+        self.streams.append(stream)
+        yield
+        self.streams.pop()
+
+    def current_stream(self):
+        return self.streams[-1] if len(self.streams) > 1 else self.Stream()
+
+    def CUDAGraph(self):
+        class Graph:
+            def replay(self):
+                pass
+
+        return Graph()
+
+    def graph(self, graph, pool=None, stream=None, capture_error_mode="global"):
+        if stream is None:  # PyTorch makes one in a process, at the first recording
+            self.default = self.default or self.Stream()
+        return self.stream(stream or self.default)
+
+
+def test_a_second_card_records_on_a_stream_of_its_own(monkeypatch):
+    card, ran = Card(), []
+    for name in ("device", "Stream", "stream", "current_stream", "CUDAGraph", "graph"):
+        monkeypatch.setattr(torch.cuda, name, getattr(card, name))
+    for index in (0, 1):
+        recording.record(lambda: ran.append(card.current_stream()), torch.device("cuda", index))
+        assert [stream.index for stream in ran[-2:]] == [index, index]
+        assert ran[-2] is ran[-1], "the stream that warmed up"
