@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -147,6 +147,7 @@ class Progress:
     val_loss: float = math.inf  # before the first validation
     best_val_loss: float = math.inf
     best_step: int = 0
+    scaler: dict[str, float] = field(default_factory=dict)  # of float16: the scale of the loss, and when it grows
 
 
 def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
