@@ -117,14 +117,16 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Tex
 def validation_text(checkpoint: Checkpoint) -> Text:
     """The validation text of the run in the model's directory, in the windows of training.
 
-    So its loss is the one that train.py prints. Raises ValueError if the model is not a run.
+    All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in
+    float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
+    ValueError if the model is not a run.
     """
     if not (checkpoint.path / META).is_file():
         raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
     dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
     print_note(
-        f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text; name another text with "
-        "--data"
+        f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
+        "--eval_tokens of it); name another text with --data"
     )
     context = checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)

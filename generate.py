@@ -85,7 +85,8 @@ def main() -> None:
     if options.endless and len({len(prompt.tokens) for prompt in prompts}) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
     tokens = min(args.max_seq_len, longest + max_new_tokens)
-    needed = memory_needed(args, checkpoint.shapes, rows, tokens, dtype, options.dtype == "int8")
+    shapes = [stored.shape for stored in checkpoint.stored.values()]
+    needed = memory_needed(args, shapes, rows, tokens, dtype, options.dtype == "int8")
     purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
     check_memory(needed, purpose, MEMORY_ADVICE, device)
 

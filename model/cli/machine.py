@@ -4,6 +4,7 @@ import ctypes
 import math
 import os
 import re
+import shutil
 import warnings
 from contextlib import suppress
 from pathlib import Path
@@ -16,6 +17,10 @@ from .. import kernels
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 CPU = torch.device("cpu")
+BUILT_FOR_CPU = (
+    "this PyTorch was built for the CPU only: install the one for CUDA, with the command that "
+    "https://pytorch.org/get-started/locally/ gives"
+)
 MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
@@ -23,16 +28,21 @@ M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing.
 
-    An NVIDIA card that PyTorch has no kernels for counts as missing, with a warning.
+    An NVIDIA card that PyTorch has no kernels for counts as missing, with a warning. So does any NVIDIA card if
+    PyTorch was built for the CPU only, as that of PyPI for Windows is.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
     cuda = [f"cuda:{index}" for index in range(count) if has_kernels(index)]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     available = [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
+    has_unused_card = torch.version.cuda is None and not cuda and shutil.which("nvidia-smi") is not None
     if name == "auto":
+        if has_unused_card:
+            warnings.warn(f"the NVIDIA card is not used: {BUILT_FOR_CPU}", stacklevel=2)
         return torch.device(available[0])
     if name not in available:
-        raise ValueError(f"device is {name!r}: PyTorch finds only {', '.join(available)} on this machine")
+        advice = f"; {BUILT_FOR_CPU}" if has_unused_card else ""
+        raise ValueError(f"device is {name!r}: PyTorch finds only {', '.join(available)} on this machine{advice}")
     return torch.device(name)
 
 
@@ -65,17 +75,28 @@ def has_native_bfloat16(device: torch.device) -> bool:
     return device.type == "cpu" and kernels.CPU.bfloat16
 
 
+def needs_float16(device: torch.device) -> bool:
+    """Whether the device multiplies float16 far faster than float32, and bfloat16 not at all.
+
+    These are the NVIDIA cards from Volta to Turing: Colab's T4 and the RTX 20 series.
+    """
+    return device.type == "cuda" and (7, 0) <= torch.cuda.get_device_capability(device) < (8, 0)
+
+
 def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
     """The dtype called ``name``; ``auto`` is ``stored`` if the device multiplies it natively, else float32.
 
     For generation, ``stored`` is the dtype of the weights in the file, so that they are not rounded. For training it is
-    bfloat16, the dtype of products under autocast. For ``int8``, the result is the dtype of everything but matrices.
+    bfloat16, the dtype of products under autocast. Instead of bfloat16, some cards take float16, which has more digits
+    and a smaller range. For ``int8``, the result is the dtype of everything but matrices.
     """
     if name not in ("auto", "int8"):
         return DTYPES_BY_NAME[name]
-    stored = torch.bfloat16 if name == "int8" else stored
-    native = {torch.bfloat16: has_native_bfloat16(device), torch.float16: device.type != "cpu"}
-    return stored if native.get(stored) else torch.float32
+    if name == "int8" or stored == torch.bfloat16:
+        if has_native_bfloat16(device):
+            return torch.bfloat16
+        return torch.float16 if needs_float16(device) else torch.float32
+    return stored if stored == torch.float16 and device.type != "cpu" else torch.float32
 
 
 def keep_freed_memory() -> None:

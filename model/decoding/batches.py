@@ -19,7 +19,6 @@ from ..config import ModelArgs
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from ..weights.layout import Shapes
 from .endless import EndlessCache, is_shift_invariant
 from .network import for_decoding
 from .sampling import Sampler, Sampling
@@ -136,11 +135,10 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, end
 
 
 def memory_needed(
-    args: ModelArgs, weights: Shapes, rows: int, length: int, dtype: torch.dtype, int8: bool = False
+    args: ModelArgs, weights: Iterable[Sequence[int]], rows: int, length: int, dtype: torch.dtype, int8: bool = False
 ) -> int:
-    """The bytes of weights, cache and logits for decoding ``rows`` texts of ``length`` tokens."""
-    itemsizes = [1 if int8 and len(shape) == 2 else dtype.itemsize for shape in weights.values()]
-    network = sum(itemsize * math.prod(shape) for itemsize, shape in zip(itemsizes, weights.values()))
+    """The bytes of weights of these shapes, of cache and logits, for decoding ``rows`` texts of ``length`` tokens."""
+    network = sum(math.prod(shape) * (1 if int8 and len(shape) == 2 else dtype.itemsize) for shape in weights)
     cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * dtype.itemsize
     return network + rows * (cache + args.vocab_size * torch.float32.itemsize)
 

@@ -3,20 +3,26 @@
 The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
 root of the number of parameters in its layers, and as many again for each 8,192 pieces of the vocabulary, or 10 passes
 over the text if these are fewer. A model with more than 25 parameters for each token of the text would memorise it, and
-is left out. To know how many tokens each of the models would see, they are timed, from the smallest one on.
-docs/scaling.md works through one choice by hand.
+is left out. To know how many tokens each of the models would see, they are timed, from the smallest one on, on a GPU
+with the batch that they would be trained with. docs/scaling.md works through one choice by hand.
 """
 
+import importlib.util
 import math
+import os
+import shutil
+import sysconfig
 import time
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from ..cli import print_note
 from ..config import ModelArgs
-from ..text.dataset import Dataset
+from ..text.dataset import Conversations, Dataset
 from .config import SIZE, UNSET, Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import check_training_memory, count_parameters
@@ -54,12 +60,15 @@ VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-TIMED_OPERATIONS = 1e11  # floating-point operations of a step that is timed: a tenth of a second to a few seconds
+TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
 # Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
 FEWEST_TIMED_TOKENS = 256
 # Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
 # and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
 TIE_ABOVE = 30
+# Compiling a training step for a card takes up to a minute. On an H200, 85 million parameters then saw 588,816 tokens/s
+# instead of 300,519 (docs/numbers.md). 10,000 steps take almost three minutes if each costs its launches only, 16 ms.
+COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
 def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
@@ -75,30 +84,100 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
         print_note("timing steps on this machine, to know how many fit into the time")
     if run.needs_choice:
         run, speed = choose_model(run, text.dataset, ranks)
-    elif with_speed:
-        speed = measure_speed(run, run.model, text.dataset, ranks)
+    else:
+        if (
+            run.train.compile is None
+            and run.train.step_limit >= COMPILE_STEPS
+            and can_compile(run, text.dataset, ranks)
+        ):
+            run = with_compile(run, True)
+        if with_speed:
+            speed = measure_speed(run, run.model, run.train, text.dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
     return run, speed
 
 
 def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
-    """Time the models of LADDER, from the smallest one on, until one is too large or too slow.
+    """Choose the size, and whether to compile; returns the run with its tokens per second.
 
-    Returns the run with the largest that is neither, or with the smallest, and its tokens per second. If the size is
-    given, that model is the only one.
+    Compiling takes up to a minute for each model, so only the one that is chosen without and the next larger one are
+    compiled, to see whether it is fast enough then.
     """
-    models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    chosen: tuple[Run, float] | None = None
-    for model in [run.model] if run.has_size else models:
+    models = [run.model]
+    if not run.has_size:
+        models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
+    place, planned, speed = largest(with_compile(run, False), models, dataset, ranks)
+    compiles = run.train.compile
+    if compiles is None:
+        compiles = can_compile(run, dataset, ranks) and run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
+    if compiles:
+        print_note("compiling the steps to time them: a minute or two (--no-compile leaves it out)")
+        _, planned, speed = largest(with_compile(run, True), models[place : place + 2], dataset, ranks)
+    return planned, speed
+
+
+def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, ranks: Ranks) -> tuple[int, Run, float]:
+    """Time the models, from the first and smallest one on, until one is too large or too slow.
+
+    Returns the place of the largest that is neither, or else of the smallest, the run planned for it, and its tokens
+    per second.
+    """
+    chosen: tuple[int, Run, float] | None = None
+    for place, model in enumerate(models):
         if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
             break
-        speed = measure_speed(run, model, dataset, ranks)
+        planned, speed = timed_plan(run, model, dataset, ranks)
         enough = TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden) * (1 + model.vocab_size / PIECES)
         if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * len(dataset.train)):
             break
-        chosen = plan(run, model, speed, dataset, ranks), speed
+        chosen = place, planned, speed
     assert chosen
     return chosen
+
+
+def with_compile(run: Run, compile: bool) -> Run:
+    return replace(run, train=replace(run.train, compile=compile))
+
+
+def can_compile(run: Run, dataset: Dataset, ranks: Ranks) -> bool:
+    """Whether steps may be compiled without being asked to.
+
+    Triton, which PyTorch for Windows lacks, needs a C compiler and the headers of Python. Conversations have batches of
+    many lengths, each of which would be compiled.
+    """
+    compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang")))
+    has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
+    has_triton = importlib.util.find_spec("triton") is not None and compiler and has_headers
+    is_plain = run.train.network is None and not isinstance(dataset, Conversations) and ranks.world_size == 1
+    return local_device(run.train.device, ranks).type == "cuda" and has_triton and is_plain
+
+
+def run_seconds(run: Run, speed: float, dataset: Dataset) -> float:
+    """The time of a run with minutes at ``speed`` tokens per second; it may end earlier, after max_steps."""
+    step_tokens = run.train.batch_size * dataset.window_tokens(run.model.max_seq_len)
+    return min(60 * (run.train.minutes or 0), run.train.step_limit * step_tokens / speed)
+
+
+def timed_plan(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
+    """The run planned for ``model`` at the speed of its steps, and this speed in tokens per second.
+
+    On a CPU a few tokens show the speed. On a GPU a step of few tokens takes as long as one of many, because it costs
+    the launches of its kernels only. So the batch that would be planned then is the first one to be timed there, and as
+    long as it is too slow for that, a smaller one is planned for its speed and timed.
+    """
+    sample, few = sample_step(run, model, dataset, ranks)
+    speed = measure_speed(run, sample, few, dataset, ranks)
+    if local_device(run.train.device, ranks).type == "cpu":
+        return plan(run, model, speed, dataset, ranks), speed
+    largest_batch = MAX_ROWS * ranks.world_size * window_tokens(model, dataset)
+    speed *= largest_batch / (few.batch_size * window_tokens(sample, dataset))
+    timed = math.inf
+    while True:
+        planned = plan(run, model, speed, dataset, ranks)
+        if planned.train.batch_size >= timed:
+            return planned, speed
+        timed = planned.train.batch_size
+        speed = measure_speed(run, planned.model, planned.train, dataset, ranks)
 
 
 def memorises(model: ModelArgs, dataset: Dataset) -> bool:
@@ -134,7 +213,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     if fine_tuning:  # a context for MIN_STEPS steps of two sequences: a power of two, at least 64
         context = 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS))))
         model = replace(model, **unless_given(max_seq_len=min(model.max_seq_len, context)))
-    window = min(dataset.window_tokens(model.max_seq_len), model.max_seq_len)  # a conversation may be shorter
+    window = window_tokens(model, dataset)
     step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
     rows = 2 ** round(math.log2(step_tokens / window))
     rows = max(2, min(rows, MAX_ROWS * ranks.world_size))
@@ -162,6 +241,8 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
         micro_batch_size=fitting_micro_batch(model, train, ranks),
     )
     chosen = {"max_seq_len", "batch_size", "max_steps", "eval_every", *open_settings}
+    if train.compile:
+        chosen |= {"compile"}
     if not run.has_size:
         chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
     return replace(run, model=model, train=replace(train, **open_settings), given=run.given | chosen)
@@ -190,25 +271,49 @@ def fitting_micro_batch(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> int
     return rows
 
 
-def measure_speed(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> float:
-    """The tokens per second of training ``model``: of the fastest step, because other programs only slow steps down.
-
-    Takes two steps or more, for half a second. A step has as many tokens as cost about TIMED_OPERATIONS, so that a
-    large model is timed in seconds. One process is timed, and the others are assumed to be as fast; the result is the
-    speed of all.
-    """
-    device = local_device(run.train.device, ranks)
+def sample_step(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> tuple[ModelArgs, TrainArgs]:
+    """The model and the settings for a step of about TIMED_OPERATIONS, so that a large model takes seconds."""
     tokens = min(2048, max(FEWEST_TIMED_TOKENS, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
-    context = min(model.max_seq_len, tokens, dataset.window_tokens(model.max_seq_len))
-    share = replace(run.train, batch_size=max(1, tokens // context), micro_batch_size=None, compile=False, fsdp=False)
-    torch.manual_seed(run.train.seed)
-    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, share)
+    model = replace(model, max_seq_len=min(tokens, window_tokens(model, dataset)))
+    rows = max(1, tokens // model.max_seq_len)
+    return model, replace(run.train, batch_size=ranks.world_size * rows, micro_batch_size=None)
+
+
+def window_tokens(model: ModelArgs, dataset: Dataset) -> int:
+    """The tokens of a sequence in a batch; a conversation may be shorter than the context."""
+    return min(model.max_seq_len, dataset.window_tokens(model.max_seq_len))
+
+
+def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset, ranks: Ranks) -> float:
+    """The tokens per second of training ``model`` with the batch and the dtype of ``train``.
+
+    One process is timed, and the others are assumed to be as fast; the result is the speed of all. A model that is
+    sharded may not fit into one process: its time is computed from those of one and of two layers.
+    """
+    rows = train.batch_size // ranks.world_size
+    context = window_tokens(model, dataset)
+    share = replace(train, batch_size=rows)
+    if train.fsdp and ranks.world_size > 1:
+        one, two = (step_seconds(run, replace(model, n_layers=number), share, context, dataset) for number in (1, 2))
+        seconds = one + (model.n_layers - 1) * max(0.0, two - one)
+    else:
+        seconds = step_seconds(run, model, share, context, dataset)
+    return ranks.world_size * rows * context / seconds
+
+
+def step_seconds(run: Run, model: ModelArgs, train: TrainArgs, context: int, dataset: Dataset) -> float:
+    """The time of the fastest step of several, because other programs only slow steps down. The first is a warm-up."""
+    device = local_device(train.device, Ranks())
+    torch.manual_seed(train.seed)
+    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, train)
     trainer.parallel.train()
     seconds: list[float] = []
-    while len(seconds) < 2 or sum(seconds) < 0.5:
+    while len(seconds) < 3 or sum(seconds[1:]) < 0.5:
         begin = time.perf_counter()
         trainer.step(1.0)
         if device.type != "cpu":
-            torch.accelerator.synchronize(device)  # the optimizer may still be running
+            torch.accelerator.synchronize(device)  # the optimizer is still running
         seconds.append(time.perf_counter() - begin)
-    return ranks.world_size * share.batch_size * context / min(seconds)
+    if train.compile:
+        torch.compiler.reset()  # or else the next network would be compiled for sizes that change
+    return min(seconds)

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import torch
+
 from ..cli import Settings, instances, quantity, read_toml
-from ..cli.machine import DeviceName
+from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
@@ -109,10 +111,15 @@ class TrainArgs:
     dropout: Annotated[float, "dropout probability; helps when the text is small", Range(0, 0.95)] = 0.0
 
     device: DeviceName = "auto"
-    dtype: Annotated[Literal["auto", "float32", "bfloat16"], "for matrix products; auto: bfloat16 if native"] = "auto"
+    dtype: Annotated[
+        Literal["auto", "float32", "bfloat16", "float16"],
+        "for matrix products; auto: bfloat16 if native, float16 on NVIDIA cards before Ampere, else float32",
+    ] = "auto"
     compile: Annotated[
-        bool, "use torch.compile: half a minute first, then a sixth less time a step; pays in runs above 3 minutes"
-    ] = False
+        bool | None,
+        "use torch.compile: on a card a minute first, then up to twice the tokens (default: in runs of 5 minutes or "
+        "10,000 steps and more); on a CPU half a minute, then a sixth less time a step (default: no)",
+    ] = None
     init_from: Annotated[
         Path | None, "fine-tune: start from this model (run, checkpoint, id of the Hub) instead of random weights"
     ] = None
@@ -132,6 +139,11 @@ class TrainArgs:
             problems.append(
                 "optimizer is muon, which needs whole matrices, but fsdp shards them: give adamw, or leave fsdp out"
             )
+        if self.fsdp and self.dtype == "float16":
+            problems.append(
+                "dtype is float16, whose gradients fsdp would add up without a scale that fits them: give float32 or "
+                "bfloat16, or leave fsdp out"
+            )
         raise_problems(problems)
 
     @property
@@ -140,6 +152,11 @@ class TrainArgs:
         if self.max_steps is not None:
             return self.max_steps
         return DEFAULT_STEPS if self.minutes is None else math.inf
+
+    def product_dtype(self, device: torch.device) -> torch.dtype:
+        """The dtype of matrix products on ``device``; with ``fsdp`` never float16."""
+        dtype = pick_dtype(self.dtype, device)
+        return torch.float32 if self.fsdp and dtype == torch.float16 else dtype
 
     def micro_batch_rows(self, context: int, device: str, world_size: int = 1) -> int:
         """The sequences of ``context`` tokens that each of ``world_size`` processes computes at once on ``device``.

@@ -11,7 +11,7 @@ from types import FrameType
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, print_note, quantity
-from ..cli.machine import pick_dtype, readable_size
+from ..cli.machine import readable_size
 from ..cli.script import discard_stdout, on_stop
 from ..decoding.batches import generate
 from ..text.dataset import Dataset
@@ -138,7 +138,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     """The size and the settings of the run, what to expect at ``speed`` tokens per second, and ``more`` rows."""
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
-    dtype = pick_dtype(args.dtype, device)
+    dtype = args.product_dtype(device)
     peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"

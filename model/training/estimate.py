@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import torch
 
-from ..cli.machine import check_memory, pick_dtype, readable_size
+from ..cli.machine import check_memory, readable_size
 from ..config import ModelArgs
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
@@ -15,7 +15,8 @@ from .loss import chunk_rows
 
 # Bytes of Python with PyTorch 2.13 on a CPU, and of the libraries that the first step and the loss plot import
 PROCESS = 400_000_000
-BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45}  # peak of a backward pass, as a multiple of the activations
+# Peak of a backward pass, as a multiple of the activations
+BACKWARD_PEAK = {torch.float32: 1.25, torch.bfloat16: 1.45, torch.float16: 1.45}
 
 
 class ParameterCount(NamedTuple):
@@ -64,7 +65,7 @@ def training_memory(
     per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (40, 8, 10)
     activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
     # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins
-    logits = per_logit * min(tokens, chunk_rows(model.vocab_size)) * model.vocab_size
+    logits = per_logit * min(tokens, chunk_rows(model.vocab_size, device)) * model.vocab_size
     logits += (4 + dtype.itemsize) * model.vocab_size * model.dim
     backward = max(round(BACKWARD_PEAK[dtype] * activations), activations + logits)
     return Memory(state, activations, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
@@ -73,7 +74,7 @@ def training_memory(
 def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
     device = local_device(train.device, ranks)
-    memory = training_memory(model, train, pick_dtype(train.dtype, device), ranks.world_size, device.type)
+    memory = training_memory(model, train, train.product_dtype(device), ranks.world_size, device.type)
     rows = train.micro_batch_rows(model.max_seq_len, device.type, ranks.world_size)
     processes = ranks.local_world_size if device.type == "cpu" else 1  # on a GPU each has one of its own
     advice = (

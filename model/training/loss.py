@@ -17,19 +17,25 @@ from ..attention import RMSNorm
 from ..kernels import accelerate, replace_modules
 from ..transformer import Transformer
 
+# The trainer scales the loss in float16, but too late for the gradients that the forward pass computes. So those of the
+# logits are multiplied by the first, because many are smaller than the smallest float16, 6e-8. The second, divided by
+# the number of tokens, keeps sums over them below the largest float16, 65,504.
+LOGITS_SCALE, STATES_SCALE = 64.0, 8.0
 
-def chunk_rows(vocab_size: int) -> int:
-    """The number of tokens whose logits are computed at once: logits of 16 MB in float32, or more.
 
-    With fewer than 512 tokens, adding up the gradient of the output matrix would take longer than its product.
+def chunk_rows(vocab_size: int, device: str) -> int:
+    """The number of tokens whose logits are computed at once: on a CPU, logits of 16 MB in float32, or more.
+
+    A GPU takes 256 MB, because each chunk costs it another dozen kernel launches. With fewer than 512 tokens, adding up
+    the gradient of the output matrix would take longer than its product.
     """
-    return max(512, 2**22 // vocab_size)
+    return max(512, (2**22 if device == "cpu" else 2**26) // vocab_size)
 
 
 class NextTokenLoss(nn.Module):
     """Tokens (B, T) and targets (B, T) -> the sum of nats of the targets, in float32. A target of -100 does not count.
 
-    ``dtype`` is that of the products: bfloat16 in a network under autocast or in bfloat16, else float32.
+    ``dtype`` is that of the products: of autocast, or of the network.
     A network with a ``forward`` of its own, or whose output is no plain matrix, computes all logits as it does.
     """
 
@@ -48,7 +54,7 @@ class NextTokenLoss(nn.Module):
 
     def cast_once(self, module: nn.Module) -> nn.Module:
         """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
-        return CastRMSNorm(module, self.dtype) if type(module) is RMSNorm and self.dtype == torch.bfloat16 else module
+        return CastRMSNorm(module, self.dtype) if type(module) is RMSNorm and self.dtype != torch.float32 else module
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.hidden is None:
@@ -92,7 +98,9 @@ class _ChunkedLoss(torch.autograd.Function):
         h_grad = torch.empty_like(states)
         weight_grad: Any = torch.zeros_like(weight, dtype=torch.float32) if trains else None
         losses = []
-        rows = chunk_rows(len(weight))
+        rows = chunk_rows(len(weight), h.device.type)
+        ctx.h_scale = LOGITS_SCALE if dtype == torch.float16 else 1.0
+        ctx.weight_scale = LOGITS_SCALE * STATES_SCALE / rows if dtype == torch.float16 else 1.0
         for start in range(0, len(h), rows):
             chunk, target = states[start : start + rows], targets[start : start + rows]
             log_probs = F.linear(chunk, matrix).log_softmax(-1, dtype=torch.float32)  # (rows, V)
@@ -103,6 +111,9 @@ class _ChunkedLoss(torch.autograd.Function):
             counts = (target >= 0)[:, None]  # (rows, 1)
             probs = log_probs.exp_()
             probs.scatter_add_(1, target[:, None].clamp(min=0), -torch.ones_like(counts, dtype=probs.dtype))
+            if dtype == torch.float16:
+                probs.mul_(LOGITS_SCALE)
+                chunk = chunk * (STATES_SCALE / rows)
             logits_grad = probs.to(dtype)  # (rows, V), of the targets that count
             h_grad[start : start + rows] = logits_grad @ matrix * counts  # (rows, dim)
             weight_grad += logits_grad.mT @ (chunk * counts)  # (V, dim)
@@ -115,4 +126,5 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx, loss_grad: Tensor):  # type: ignore[override]
         h_grad, weight_grad = ctx.saved_tensors
         h_dtype, weight_dtype = ctx.dtypes
-        return h_grad.to(h_dtype) * loss_grad, weight_grad.mul_(loss_grad).to(weight_dtype), None, None
+        h_grad = h_grad.to(h_dtype) * (loss_grad / ctx.h_scale)
+        return h_grad, weight_grad.mul_(loss_grad / ctx.weight_scale).to(weight_dtype), None, None

@@ -57,7 +57,10 @@ class Muon(torch.optim.Muon):
             momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
             directions.append(p.grad.lerp(momentum, group["momentum"]))  # Nesterov's momentum
 
-        stack = torch.stack(directions).to(self.dtype)  # (N, rows, columns)
+        stack = torch.stack(directions)  # (N, rows, columns)
+        if self.dtype == torch.float16:  # which most gradients are too small for
+            stack /= stack.norm(dim=(1, 2), keepdim=True).clamp(min=group["eps"])
+        stack = stack.to(self.dtype)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
         rows, columns = weights[0].shape
         lr = group["lr"] * max(1, rows / columns) ** 0.5

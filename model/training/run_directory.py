@@ -154,6 +154,8 @@ class Progress:
     val_loss: Annotated[float, Range(0, math.inf)] = math.inf  # before the first validation
     best_val_loss: Annotated[float, Range(0, math.inf)] = math.inf
     best_step: Annotated[int, Range(0)] = 0
+    loss_scale: Annotated[float, Range(0)] = 0.0  # in float16; 0 in other dtypes
+    steps_at_scale: Annotated[int, Range(0)] = 0  # it grows after some thousands
 
 
 def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:

@@ -5,6 +5,10 @@ learning rate depends on the elapsed time, too. So the state that ``--resume`` r
 state, the number of steps and the elapsed time. It needs no state of random generators, because batches and dropout are
 computed from the seed and the number of steps. Steps after the saved one are taken again, and their lines in
 metrics.jsonl are replaced.
+
+In float16 the loss is multiplied by a scale before the backward pass, because small gradients would underflow to zero,
+and the gradients are divided by it afterwards (``torch.amp.GradScaler``). If they overflow, the step is computed again
+with half the scale.
 """
 
 import math
@@ -16,11 +20,10 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
-from ..cli.machine import pick_dtype
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import load_model
@@ -80,25 +83,29 @@ class Trainer:
         self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.sharded = args.fsdp and self.ranks.world_size > 1
         self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
-        self.dtype = pick_dtype(args.dtype, self.device)  # of matrix products: float32 or bfloat16
-        autocasts = self.dtype == torch.bfloat16 and not self.sharded  # FSDP converts the weights itself
-        self.autocast = torch.autocast(self.device.type, torch.bfloat16, enabled=autocasts)
+        self.dtype = args.product_dtype(self.device)
+        autocasts = self.dtype != torch.float32 and not self.sharded  # FSDP converts the weights itself
+        self.autocast = torch.autocast(self.device.type, self.dtype, enabled=autocasts)
+        self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)
 
         if directory:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
+        # Before the loss copies the modules: moved in the first step, it would make compiled code compile once more
+        model.freqs_cis = model.freqs_cis.to(self.device)
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
         # computes its loss and averages gradients over the processes, with DDP or FSDP; ``loss``, which the steps call,
         # is ``parallel``, compiled if asked for.
         self.parallel = parallelize(
             NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
         )
-        if args.compile:  # otherwise the network moves its table in the first step, and the second one compiles again
-            model.freqs_cis = model.freqs_cis.to(self.device)
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers)
+            if saved.loss_scale:
+                scale = {"scale": saved.loss_scale, "_growth_tracker": saved.steps_at_scale}
+                self.scaler.load_state_dict(self.scaler.state_dict() | scale)
         if directory and self.ranks.is_first:
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
@@ -162,23 +169,40 @@ class Trainer:
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
-        rows = args.micro_batch_rows(context, self.device.type, ranks.world_size)
+        train_loss, grad_norm = self.compute_gradients(inputs, targets, count)
+        # The norm is the same in all processes, so that all compute again, or none.
+        while self.scaler.is_enabled() and not math.isfinite(grad_norm) and self.scaler.get_scale() > 1:
+            self.scaler.update()  # halves the scale
+            self.model.zero_grad()
+            train_loss, grad_norm = self.compute_gradients(inputs, targets, count)
+        set_learning_rate(self.optimizers, lr_scale)
+        for optimizer in self.optimizers:
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+        self.scaler.update()
+        return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": grad_norm}
+
+    def compute_gradients(self, inputs: Tensor, targets: Tensor, count: float) -> tuple[float, float]:
+        """Compute the gradients of a batch (B, T), clipped; returns the loss and the norm before clipping.
+
+        The loss is the sum over the batch, divided by ``count``.
+        """
+        args = self.args
+        rows = args.micro_batch_rows(self.model.args.max_seq_len, self.device.type, self.ranks.world_size)
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
             set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
             with self.autocast:
                 loss = self.loss(x, y) / count  # a sum; those of all parts add up to the mean over the batch
-            loss.backward()
+            self.scaler.scale(loss).backward()
             total += loss.detach()
+        for optimizer in self.optimizers:
+            self.scaler.unscale_(optimizer)
         max_norm = args.grad_clip or math.inf  # 0 is no clipping
         norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards the norm
-        set_learning_rate(self.optimizers, lr_scale)
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
         train_loss, grad_norm = torch.stack([total, norm]).tolist()  # only here does a step wait for the device
-        return {"train_loss": train_loss, "lr": args.lr * lr_scale, "grad_norm": grad_norm}
+        return train_loss, grad_norm
 
     def validate(self) -> dict[str, float]:
         """Compute the validation loss, and save the model if it is the best so far.
@@ -206,9 +230,10 @@ class Trainer:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""
         if not math.isfinite(value):
             again = f"resume {self.directory}" if self.directory else "train again"
-            raise ValueError(
-                f"step {self.progress.step}: {message}: {again} with half of --lr, or a smaller --grad_clip"
-            )
+            advice = "half of --lr, or a smaller --grad_clip"
+            if self.dtype == torch.float16:
+                advice = f"--dtype float32, {advice}"
+            raise ValueError(f"step {self.progress.step}: {message}: {again} with {advice}")
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state. Every process must call it."""
@@ -218,6 +243,9 @@ class Trainer:
             # Synced before a state is saved, so that the lines up to it are never lost
             append_metrics(self.directory / METRICS, self.progress.step, measured, sync=save)
         if save:
+            scale = self.scaler.state_dict()  # empty in other dtypes than float16
+            self.progress.loss_scale = scale.get("scale", 0.0)
+            self.progress.steps_at_scale = scale.get("_growth_tracker", 0)
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
             save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
         return measured

@@ -1,6 +1,7 @@
 """The choice of device, dtype and cores, and the memory check, on machines of all kinds, which are simulated."""
 
 import os
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -72,11 +73,30 @@ def test_a_card_that_pytorch_has_kernels_for_is_used(with_cards, capability, arc
     with_cards(capability, architectures)
     if is_used:
         assert machine.pick_device("auto") == torch.device("cuda")
-        has_bfloat16 = capability >= (8, 0)  # from Ampere on
-        assert machine.pick_dtype("auto", torch.device("cuda")) == (HALF if has_bfloat16 else FULL)
+        half = HALF if capability >= (8, 0) else torch.float16  # bfloat16 from Ampere on
+        assert machine.pick_dtype("auto", torch.device("cuda")) == half
+        assert machine.pick_dtype("int8", torch.device("cuda")) == half
+        assert machine.pick_dtype("auto", torch.device("cuda"), FULL) == FULL
     else:
         with pytest.warns(UserWarning, match=r"cuda:0 has capability {}\.{} and is not".format(*capability)):
             assert machine.pick_device("auto") == CPU
+
+
+def test_a_card_that_this_build_of_pytorch_cannot_use_is_named(with_cards, monkeypatch):
+    """PyPI's PyTorch for Windows is built for the CPU only."""
+    with_cards(ADA, [], count=0, works=False)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    monkeypatch.setattr(machine.shutil, "which", {"nvidia-smi": r"C:\Windows\system32\nvidia-smi.exe"}.get)
+    with pytest.warns(UserWarning, match=r"^the NVIDIA card is not used: .* built for the CPU only: install .*pytorch"):
+        assert machine.pick_device("auto") == CPU
+    for name in ("cuda", "cuda:0"):
+        with pytest.raises(ValueError, match=r"^device is .* finds only cpu .*; this PyTorch was built for the CPU"):
+            machine.pick_device(name)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert machine.pick_device("cpu") == CPU
+        monkeypatch.setattr(machine.shutil, "which", lambda name: None)
+        assert machine.pick_device("auto") == CPU
 
 
 @pytest.mark.parametrize("capability", ["arm_bf16", "avx512_bf16", "other"])

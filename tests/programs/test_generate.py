@@ -229,7 +229,9 @@ def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
     tensors = [torch.empty(7, checkpoint.args.vocab_size)]
     tensors += [tensor for name, tensor in weights.items() if not name.endswith("scales")]
     tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    needed = memory_needed(checkpoint.args, checkpoint.shapes, 7, 11, dtype, int8=kind == "int8")
+    needed = memory_needed(
+        checkpoint.args, [each.shape for each in checkpoint.stored.values()], 7, 11, dtype, int8=kind == "int8"
+    )
     assert needed == sum(tensor.nbytes for tensor in tensors)
 
 

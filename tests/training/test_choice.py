@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from training_helpers import ARGS, dataset, make_run
@@ -166,7 +167,7 @@ def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_part
 
 
 def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
-    """A large model is timed with fewer tokens, and one process for all."""
+    """On a CPU, a large model is timed with fewer tokens; and one process for all."""
     large = dataclasses.replace(ARGS, n_layers=2000, max_seq_len=1024)
     now, tokens, seconds = [0.0], [], iter([0.2, 0.1, 0.15, 0.3])
 
@@ -176,8 +177,133 @@ def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
 
     monkeypatch.setattr(choice.Trainer, "step", step)
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now[0])
-    settings = {"batch_size": 12, "device": "cpu", "dtype": "float32", "compile": True, "fsdp": True}
-    speed = choice.measure_speed(make_run(**vars(ARGS) | settings), large, dataset(), Ranks(world_size=2))
+    run, ranks = make_run(**vars(ARGS) | {"batch_size": 12, "device": "cpu", "dtype": "float32"}), Ranks(world_size=2)
+    model, train = choice.sample_step(run, large, dataset(), ranks)
+    speed = choice.measure_speed(run, model, train, dataset(), ranks)
     assert speed == pytest.approx(2 * tokens[0] / 0.1)
-    assert len(tokens) == 4, "half a second and more"
+    assert len(tokens) == 4, "half a second and more after a warm-up"
     assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e11, rel=0.01)
+
+
+class Card:
+    """A card whose step costs the launches of its kernels, as on an H200 (docs/numbers.md), or its arithmetic."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, gain: float = 1.0) -> None:
+        """Compiling makes both faster by ``gain``."""
+        self.gain = gain
+        self.compiled: list[int] = []  # the widths of the networks
+        patch.setattr(choice, "step_seconds", self.step_seconds)
+        patch.setattr(choice, "local_device", lambda *_: torch.device("cuda"))
+        patch.setattr("model.cli.machine.free_memory", lambda device: 100 * 10**9)
+
+    def step_seconds(self, run, model, train, context, dataset) -> float:
+        if train.compile:
+            self.compiled.append(model.dim)
+        arithmetic = 6 * choice.multiplications(model) * train.batch_size * context / 300e12
+        return max(0.01615, arithmetic) / (self.gain if train.compile else 1)
+
+    def speed(self, run: Run) -> float:
+        tokens = run.train.batch_size * run.model.max_seq_len
+        return tokens / self.step_seconds(run, run.model, run.train, run.model.max_seq_len, None)
+
+
+TWENTY_MB = dataclasses.replace(dataset(), train=range(6_000_000))
+ON_A_CARD = {"dtype": "float32", "device": "cpu", "vocab_size": 4096, "max_seq_len": 256}
+
+
+def chosen_on_a_card(text=TWENTY_MB, processes: int = 1, **settings) -> tuple[Run, float]:
+    return choose_model(make_run(**ON_A_CARD | settings), text, Ranks(world_size=processes))
+
+
+@pytest.mark.parametrize("minutes", [1.0, 10.0])
+def test_on_a_card_a_model_is_timed_in_the_batch_that_it_is_trained_with(monkeypatch, minutes):
+    """There a step of few tokens takes as long as one of many, and a large model would look as slow as it is large."""
+    card = Card(monkeypatch)
+    run, speed = chosen_on_a_card(minutes=minutes, compile=False)
+    assert speed == pytest.approx(card.speed(run))
+    seen = choice.training_tokens(run, speed)
+    larger = LADDER[place(run) + 1] if place(run) + 1 < len(LADDER) else None
+    assert place(run) >= {1.0: 4, 10.0: 8}[minutes]
+    enough = 3000 * math.sqrt(count_parameters(run.model).hidden) * 1.5
+    assert seen >= min(enough, 10 * 6_000_000)
+    if larger:
+        names = ("dim", "n_layers", "n_heads", "n_kv_heads")
+        model = dataclasses.replace(run.model, **dict(zip(names, larger)), head_dim=None, hidden_dim=None)
+        planned, speed = choice.timed_plan(run, model, TWENTY_MB, Ranks())
+        assert choice.training_tokens(planned, speed) < 3000 * math.sqrt(count_parameters(model).hidden) * 1.5
+
+
+def test_the_batch_on_a_card_is_the_largest_that_its_own_speed_asks_for(monkeypatch):
+    card = Card(monkeypatch)
+    run = make_run(**ON_A_CARD, minutes=3.0, dim=96, n_layers=3, n_heads=3)
+    text = dataclasses.replace(dataset(), train=range(10**9))
+    planned, speed = choice.timed_plan(run, run.model, text, Ranks())
+    assert speed == card.speed(planned)
+    again = plan(run, run.model, speed, text, Ranks())
+    assert again.train.batch_size == planned.train.batch_size
+    twice = dataclasses.replace(
+        planned, train=dataclasses.replace(planned.train, batch_size=2 * again.train.batch_size)
+    )
+    assert plan(run, run.model, card.speed(twice), text, Ranks()).train.batch_size < twice.train.batch_size
+
+
+@pytest.mark.parametrize("gain", [1.0, 1.5, 3.0])
+def test_a_long_run_on_a_card_is_compiled_and_its_size_is_chosen_by_the_compiled_speed(monkeypatch, gain):
+    card = Card(monkeypatch, gain)
+    monkeypatch.setattr(choice, "can_compile", lambda *_: True)
+    eager, _ = chosen_on_a_card(minutes=2.0, compile=False)
+    assert not card.compiled
+    run, speed = chosen_on_a_card(minutes=2.0, compile=True)
+    assert run.train.compile
+    assert speed == card.speed(run)
+    assert place(run) == min(place(eager) + (gain >= 1.5), len(LADDER) - 1)
+    assert len(set(card.compiled)) <= 2
+    endless = dataclasses.replace(dataset(), train=range(10**9))
+    for minutes, text, compiles in ((10.0, endless, True), (2.0, endless, False), (10.0, TWENTY_MB, False)):
+        run, speed = chosen_on_a_card(text, minutes=minutes)
+        assert bool(run.train.compile) == compiles, "a small text ends the run early"
+        assert ("compile" in run.given) == compiles, "so that the command that --plan prints compiles, too"
+        assert speed == card.speed(run)
+
+
+def test_a_run_by_steps_is_compiled_from_ten_thousand_on(monkeypatch):
+    Card(monkeypatch)
+    text = SimpleNamespace(dataset=TWENTY_MB)
+    monkeypatch.setattr(choice, "can_compile", lambda *_: True)
+    for steps, setting, compiles in ((10_000, None, True), (9_999, None, False), (10_000, False, False)):
+        given = {} if setting is None else {"compile": setting}
+        run, _ = choose(make_run(**ON_A_CARD, max_steps=steps, dim=96, n_layers=3, n_heads=3, **given), text, Ranks())
+        assert bool(run.train.compile) == compiles
+
+
+def test_only_where_a_compiler_is_found_a_card_compiles_without_being_asked(monkeypatch):
+    ranks, run = Ranks(), make_run(**ON_A_CARD, minutes=10.0)
+    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(choice.shutil, "which", lambda name: name)
+    monkeypatch.setattr(choice.Path, "exists", lambda path: True)
+    assert not choice.can_compile(run, TWENTY_MB, ranks), "on a CPU"
+    Card(monkeypatch)
+    assert choice.can_compile(run, TWENTY_MB, ranks)
+    assert not choice.can_compile(run, TWENTY_MB, Ranks(world_size=2))
+    assert not choice.can_compile(make_run(**ON_A_CARD, network="mine:Network"), TWENTY_MB, ranks)
+    monkeypatch.setattr(choice.shutil, "which", lambda name: None)
+    assert not choice.can_compile(run, TWENTY_MB, ranks)
+
+
+def test_a_model_that_is_sharded_is_never_timed_whole(monkeypatch):
+    """Two layers of it are, in one process."""
+    layers = []
+
+    def step_seconds(run, model, train, context, dataset):
+        layers.append(model.n_layers)
+        return 0.1 + 0.02 * model.n_layers
+
+    monkeypatch.setattr(choice, "step_seconds", step_seconds)
+    sizes = {"dim": 96, "n_layers": 50, "n_heads": 3, "batch_size": 8}
+    run, ranks = make_run(**ON_A_CARD, **sizes, minutes=10.0, fsdp=True), Ranks(world_size=4, local_world_size=4)
+    speed = choice.measure_speed(run, run.model, run.train, TWENTY_MB, ranks)
+    assert layers == [1, 2]
+    assert speed == pytest.approx(8 * 256 / (0.1 + 0.02 * 50))
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 10**12)
+    choose(run, SimpleNamespace(dataset=TWENTY_MB), ranks)
+    assert set(layers) == {1, 2}

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 import pytest
+import torch
 
 from model import ModelArgs, Transformer
 from model.cli import toml_text
@@ -57,6 +58,16 @@ def test_a_micro_batch_on_an_apple_gpu_has_at_most_32768_tokens():
     assert args.micro_batch_rows(1024, "mps") == 32
     assert args.micro_batch_rows(1024, "mps", world_size=4) == 16
     assert args.micro_batch_rows(100_000, "mps") == 1
+
+
+@pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16)])
+def test_fsdp_never_takes_float16(monkeypatch, capability, dtype):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert TrainArgs().product_dtype(torch.device("cuda")) == dtype
+    sharded = TrainArgs(fsdp=True).product_dtype(torch.device("cuda"))
+    assert sharded == (torch.float32 if dtype == torch.float16 else dtype)
+    with pytest.raises(ValueError, match=r"dtype is float16, .* fsdp .*: give float32 or bfloat16, or leave fsdp out"):
+        TrainArgs(fsdp=True, dtype="float16")
 
 
 SMALL = {"dim": 16, "n_layers": 1, "n_heads": 2, "vocab_size": 300, "max_seq_len": 8}

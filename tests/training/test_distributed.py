@@ -79,6 +79,28 @@ def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, optimizer):
     assert_same_run(tmp_path, optimizer)
 
 
+def test_ddp_in_float16_learns_as_in_float32_and_is_resumed_bit_for_bit(tmp_path):
+    """If the gradients of one process overflow, both compute the step again."""
+    whole, resumed, exact = (tmp_path / name for name in ("whole", "resumed", "exact"))
+
+    def overflowing(ranks, directory: Path, until: int = 20, **settings) -> None:
+        directory.mkdir(exist_ok=True)
+        run = make(ranks, directory, dtype="float16", **settings)
+        first = iter([torch.inf if ranks.rank == 1 and not settings else 1.0])
+        run.model.output.weight.register_hook(lambda grad: grad * next(first, 1.0))
+        stop_at(run, until)
+        assert ranks.gather(run.scaler.get_scale()) == [[2.0**15, 2.0**15]]
+
+    assert run_in_processes(2, partial(overflowing, directory=whole)) == [0, 0]
+    assert run_in_processes(2, partial(overflowing, directory=resumed, until=7)) == [0, 0]
+    assert run_in_processes(2, partial(overflowing, directory=resumed, resume=True)) == [0, 0]
+    exact.mkdir()
+    train(None, exact)
+    assert column(whole, "train_loss") == pytest.approx(column(exact, "train_loss"), rel=0.01)
+    assert same(*(load_tensors(path / STATE) for path in (whole, resumed)))
+    assert column(whole, "train_loss") == column(resumed, "train_loss")
+
+
 def test_a_run_is_resumed_with_other_numbers_of_processes_sharded_or_not(tmp_path):
     train(None, tmp_path, until=5)
     assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, resume=True, until=10)) == [0, 0]

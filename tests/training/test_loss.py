@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS
 
 from model import ModelArgs, Transformer
-from model.training.loss import NextTokenLoss, chunk_rows
+from model.training.loss import NextTokenLoss, _ChunkedLoss, chunk_rows
 
 LARGE = ModelArgs(dim=16, n_layers=1, n_heads=2, hidden_dim=24, vocab_size=9000, max_seq_len=128)
 SHAPES = [ARGS, LARGE, dataclasses.replace(LARGE, tie_embeddings=True)]
@@ -44,12 +44,12 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 
 
 @pytest.mark.parametrize("network", [Transformer, Scaled])
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("args", SHAPES, ids=["small", "large", "tied"])
 def test_loss_and_gradients_are_those_of_all_logits_at_once(network, args, dtype):
     model = model_of(args, network)
     tokens, targets = batch(args)
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
         loss = NextTokenLoss(model, dtype)(tokens, targets)
         logits = model(tokens).float().flatten(0, 1)
     expected = F.cross_entropy(logits, targets.flatten(), reduction="sum")
@@ -60,6 +60,23 @@ def test_loss_and_gradients_are_those_of_all_logits_at_once(network, args, dtype
     for name, grad in wanted.items():
         error = (found[name] - grad).norm() / grad.norm()
         assert error < (1e-5 if dtype == torch.float32 else 2e-2), name
+
+
+@pytest.mark.parametrize("confidence", [0.0, 18.0])
+def test_gradients_that_the_forward_pass_computes_neither_underflow_nor_overflow_in_float16(confidence):
+    """Nothing is scaled before. Of a confident network, most probabilities are smaller than any float16."""
+    rows, vocab_size = 30_000, 7
+    h, weight = torch.full((rows, 1), 12.0), torch.zeros(vocab_size, 1)
+    weight[3] = confidence / 12
+    targets = torch.full((rows,), 3)
+    grads = []
+    for dtype in (torch.float32, torch.float16):
+        inputs = [h.to(dtype).requires_grad_(), weight.clone().requires_grad_()]
+        loss = _ChunkedLoss.apply(*inputs, targets, dtype)
+        grads.append(torch.autograd.grad(loss * (1.0 if dtype == torch.float32 else 2.0**10), inputs))
+    (h_exact, weight_exact), (h_grad, weight_grad) = grads
+    torch.testing.assert_close(weight_grad / 2**10, weight_exact, rtol=0.04, atol=0)
+    torch.testing.assert_close(h_grad.float() / 2**10, h_exact, rtol=0.04, atol=0)
 
 
 @pytest.mark.parametrize("frozen", ["output", "tok_embeddings", "layers", "norm"])
@@ -92,4 +109,5 @@ def test_the_logits_never_exist_at_once(dtype, training):
             loss = NextTokenLoss(model, dtype)(tokens, targets)
         if training:
             loss.backward()
-    assert largest.numel == chunk_rows(LARGE.vocab_size) * LARGE.vocab_size < tokens.numel() * LARGE.vocab_size / 2
+    chunk = chunk_rows(LARGE.vocab_size, "cpu") * LARGE.vocab_size
+    assert largest.numel == chunk < tokens.numel() * LARGE.vocab_size / 2

@@ -72,6 +72,53 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     assert without_speed(directories[0]) == without_speed(directories[1])
 
 
+@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+def test_training_in_float16_learns_as_in_float32(optimizer):
+    losses = []
+    for dtype in ("float32", "float16"):
+        run = trainer(None, optimizer=optimizer, dtype=dtype, max_steps=300, grad_clip=0.5)
+        losses.append([[measured["train_loss"], measured["grad_norm"]] for measured in run.steps()])
+    exact, found = np.array(losses)
+    np.testing.assert_allclose(found[:50], exact[:50], rtol=0.03)
+    assert found[-50:, 0].mean() == pytest.approx(exact[-50:, 0].mean(), rel=0.05)
+
+
+def test_a_step_whose_gradients_overflow_float16_is_computed_again_with_a_smaller_scale(tmp_path):
+    """The schedule and the batches do not notice, and an interrupted run has the same scales."""
+    settings = {"dtype": "float16", "max_steps": 12, "eval_every": 5, "dropout": 0.1}
+
+    def overflowing(directory, **options):
+        directory.mkdir(exist_ok=True)
+        run = trainer(directory, **settings, **options)
+        if not options:
+            run.scaler.load_state_dict(run.scaler.state_dict() | {"scale": 2.0**24})
+        run.scaler.set_growth_interval(4)
+        return run
+
+    whole, again = overflowing(tmp_path / "whole"), overflowing(tmp_path / "resumed")
+    whole.run()
+    assert 1 <= whole.scaler.get_scale() < 2**24
+    assert [line["step"] for line in metrics(tmp_path / "whole")] == list(range(1, 13))
+    stop_at(again, 7)
+    again = overflowing(tmp_path / "resumed", resume=True)
+    assert again.scaler.get_scale() not in (2.0**16, 2.0**24), "the scale is in the state"
+    again.run()
+    assert same(weights(whole.model), weights(again.model))
+    assert without_speed(tmp_path / "whole") == without_speed(tmp_path / "resumed")
+    exact = trainer(None, **settings | {"dtype": "float32", "dropout": 0.0})
+    half = trainer(None, **settings | {"dropout": 0.0})
+    half.scaler.load_state_dict(half.scaler.state_dict() | {"scale": 2.0**24})
+    losses = [[measured["train_loss"] for measured in run.steps()] for run in (exact, half)]
+    assert losses[1] == pytest.approx(losses[0], rel=0.01)
+
+
+def test_gradients_that_overflow_float16_at_every_scale_end_the_run(tmp_path):
+    run = trainer(tmp_path, dtype="float16")
+    run.model.layers[0].feed_forward.w1.weight.register_hook(lambda grad: grad * math.inf)
+    with pytest.raises(ValueError, match=r"^step 1: .* the gradient norm (nan|inf): resume .* with --dtype float32"):
+        run.run()
+
+
 class Growing(Transformer):
     """A network that ``args`` alone do not determine: each one has a larger table."""
 
@@ -234,13 +281,15 @@ def test_dropout_differs_between_steps_and_seeds(tmp_path):
     assert len(losses) == 4
 
 
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
-def test_compiled_code_finds_the_table_of_rotations_on_the_device_from_the_first_step_on(monkeypatch):
+def test_all_copies_of_the_network_have_the_table_of_rotations_on_the_device_from_the_first_step_on(monkeypatch):
+    """A network that moved it in its first step would be compiled once more."""
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # PyTorch has none for the meta device
     model = Transformer(ARGS).to("meta")
     assert model.freqs_cis.device.type == "cpu"
-    Trainer(model, dataset(), TrainArgs(compile=True, dtype="float32"))
-    assert model.freqs_cis.device.type == "meta"
+    run = Trainer(model, dataset(), TrainArgs(dtype="float32"))
+    networks = [module for module in run.parallel.modules() if isinstance(module, Transformer)]
+    assert len(networks) > 1
+    assert {network.freqs_cis.device.type for network in networks} == {"meta"}
 
 
 def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, monkeypatch):
