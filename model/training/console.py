@@ -158,7 +158,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
-        "validation": f"{data.validation} of {data.val_name}",
+        "held out": f"{data.validation} of {data.val_name}",
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",

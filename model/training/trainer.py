@@ -92,7 +92,8 @@ class Trainer:
             check_savable(model)  # before the first step, so that no training is lost
         add_dropout(model, args.dropout)
         # Before the loss copies the modules: moved in the first step, it would make compiled code compile once more
-        model.freqs_cis = model.freqs_cis.to(self.device)
+        if model.freqs_cis.device != self.device:
+            model.freqs_cis = model.freqs_cis.to(self.device)
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
         # computes its loss and averages gradients over the processes, with DDP or FSDP; ``loss``, which the steps call,
         # is ``parallel``, compiled if asked for.

@@ -134,7 +134,7 @@ def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(
     trained("small.toml", "--data", "text.txt", "--out_dir", "straight", "--eval_every", "3")
     assert Path("moved/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     Path("moved/tokens.bin").unlink()
-    assert "moved/tokens.bin has 0 bytes" in error_of("--resume", "moved", "--max_steps", "9")
+    assert "moved/tokens.json and tokens.bin are damaged" in error_of("--resume", "moved", "--max_steps", "9")
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(run, trained):

@@ -55,7 +55,7 @@ def test_the_announcement():
         "memory         about 401 MB at the peak",
         "text           500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",
         "documents      3 documents, separated by '<eos>'",
-        "validation     the last 10.0% of each document of a.txt",
+        "held out       the last 10.0% of each document of a.txt",
         "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
         "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
         "expected       about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",
