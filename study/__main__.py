@@ -11,7 +11,7 @@ from model.cli.settings import setting_fields, suggest_name
 from .topic import check_plot, save_plot
 from .topics import TOPICS, WALK, options_class, run
 
-WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article")
+WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article", "notebook")
 POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
 
 
@@ -46,7 +46,8 @@ def make_parser(topic: str) -> Parser:
         parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
     if topic not in WITHOUT_PICTURE:
         parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
-    parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
+    if "zh" not in names:
+        parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
     add_flags(parser, options)
     return parser
 
@@ -63,7 +64,7 @@ def main() -> int:
     if plot is not None:
         check_plot(plot, flags.zh)
     report = run(topic, **read_flags(flags, options_class(TOPICS[topic])))
-    if flags.zh:
+    if getattr(flags, "zh", False):
         report = report.in_chinese()
     print(report)
     if plot is not None:

@@ -20,6 +20,7 @@ from .form_table import forms
 from .kv_cache import cache
 from .layouts import layouts
 from .lookback import angles, lookback
+from .notebook import notebook
 from .page import page
 from .rotation_examples import relative, rotate
 from .topic import Report
@@ -42,7 +43,7 @@ WALK: dict[str, tuple[Callable[..., Report], ...]] = {
     "step 10": (extrapolate, endless),
     "step 11": (compare,),
     "step 13": (exercise, check),
-    "the page": (page, article),
+    "the page": (page, article, notebook),
 }
 FUNCTIONS = [function for functions in WALK.values() for function in functions]
 TOPICS: dict[str, Callable[..., Report]] = {function.__name__: function for function in FUNCTIONS}
