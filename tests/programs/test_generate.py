@@ -20,7 +20,7 @@ from model import KVCache, generate
 from model.decoding.batches import memory_needed
 from model.decoding.options import stop_string
 from model.decoding.prompts import read_texts
-from model.weights import Checkpoint, load_model, load_tokenizer
+from model.weights import load_model, load_tokenizer, open_checkpoint
 
 CONTEXT = 96
 
@@ -224,7 +224,7 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
-    checkpoint, dtype = Checkpoint(fox_dir), torch.float32 if kind == "float32" else torch.bfloat16
+    checkpoint, dtype = open_checkpoint(fox_dir), torch.float32 if kind == "float32" else torch.bfloat16
     weights = load_model(fox_dir, dtype=dtype, int8=kind == "int8").state_dict()
     cache = KVCache(checkpoint.args, 7, max_seq_len=11, dtype=dtype)
     tensors = [torch.empty(7, checkpoint.args.vocab_size)]
