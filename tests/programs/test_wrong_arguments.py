@@ -67,7 +67,6 @@ WRONG = [
     ("generate.py run --prompt_file=~/prompts.txt", f"{Path.home() / 'prompts.txt'}: No such file"),
     ("generate.py run --prompt_file rows.csv", "rows.csv is no list of prompts: give text, one prompt per line, or"),
     ("generate.py run --prompt_file rows.jsonl", 'rows.jsonl: line 2 has no prompt: write {"prompt": "text"}'),
-    ("generate.py https://huggingface.co/a/b/tree/main", "error: a/b "),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),
@@ -144,12 +143,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypa
     assert sorted(Path().rglob("*")) == before
 
 
+LOAD = "model.decoding.options.OpenedModel.load"
+
+
 @pytest.mark.parametrize(
     ("command", "allocates", "advice"),
     [
         ("train.py small.toml text.txt", "model.training.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
-        ("generate.py run --prompt a", "generate.load_network", "give a smaller model, or lower --max_new_tokens"),
-        ("evaluate.py run --data text.txt", "evaluate.load_network", "give a smaller model"),
+        (
+            "generate.py run --prompt a",
+            "model.decoding.options.OpenedModel.load",
+            "give a smaller model, or lower --max_new_tokens",
+        ),
+        ("evaluate.py run --data text.txt", "model.decoding.options.OpenedModel.load", "give a smaller model"),
     ],
 )
 def test_too_little_memory_names_the_device_and_what_helps(
