@@ -107,8 +107,11 @@ def open_checkpoint(model: str | Path, pickles: bool = False) -> Checkpoint:
     path = local_directory(model)
     check_is_checkpoint(path)
     args, subclass_name = read_config(path / "config.json")
-    found = {name: each for file in weight_files(path, WEIGHTS) for name, each in read_header(file).items()}
-    found = found or pickled_weights(path, pickles, args.tie_embeddings)
+    files = weight_files(path, WEIGHTS)
+    if files:
+        found = {name: each for file in files for name, each in read_header(file).items()}
+    else:
+        found = pickled_weights(path, pickles, args.tie_embeddings)
     if EMBEDDING in found and HEAD in found:  # whatever config.json says: they may differ
         args = replace(args, tie_embeddings=False)
     if subclass_name is None:
