@@ -19,7 +19,7 @@ from ..kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .hub import NO_HUB, is_hub_id, local_directory
+from .hub import NO_HUB, RUNS, is_hub_id, local_directory
 from .int8 import check_device, put_matrix, quantize
 from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
 from .tensors import (
@@ -36,7 +36,6 @@ from .tokenizers import load_tokenizer, read_ids
 from .variants import make_network, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
-RUNS = Path("runs")
 PICKLED_WEIGHTS = "pytorch_model.bin"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 

@@ -19,8 +19,7 @@ import generate as script
 from model import KVCache, generate
 from model.decoding.batches import memory_needed
 from model.decoding.options import stop_string
-from model.weights import load_model, load_tokenizer
-from model.weights.checkpoint import open_checkpoint
+from model.weights import load_model, load_tokenizer, open_checkpoint
 
 CONTEXT = 96
 

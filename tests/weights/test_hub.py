@@ -205,7 +205,7 @@ def test_a_model_that_the_hub_does_not_give_is_one_line(hub, capfd, change, word
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("ropes/sisal", "ropes/sisal is neither a path here nor a model on the Hub"),
+        ("ropes/sisal", "^ropes/sisal is neither a path here nor a model on the Hub"),
         ("ropes/a b", "ropes/a b cannot be downloaded from the Hub: "),
         ("a/b/c", "^a/b/c does not exist: give a run or a Hugging Face directory"),
         ("hemp", "^hemp does not exist: give a run"),
@@ -213,7 +213,6 @@ def test_a_model_that_the_hub_does_not_give_is_one_line(hub, capfd, change, word
     ],
 )
 def test_a_name_that_is_no_model_is_one_line(name, words):
-    Path("runs").mkdir()
     with pytest.raises(ValueError, match=words):
         load_model(name)
 
