@@ -141,6 +141,8 @@ def test_a_run_records_the_id_and_where_its_files_lay(cached, capfd):
 
 
 def test_an_id_is_downloaded_once_and_only_what_is_read(hub, made):
+    load_tokenizer(ID)
+    assert "model.safetensors" not in hub.asked
     assert is_same(made[0], load_model(ID))
     wanted = {name for name in hub.files if not name.startswith(("modeling", "pytorch", "original"))}
     assert sorted(hub.asked) == sorted(wanted)
