@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from model.cli import Parser, print_note, run_script
+from model.cli import Parser, print_note, run_script, user_path
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
@@ -68,17 +68,19 @@ def parse_flags() -> argparse.Namespace:
     parser = Parser(prog="convert.py", description="Convert a model from or to another format.")
     parser.add_argument(
         "source",
-        type=Path,
+        type=user_path,
         metavar="SRC",
         help="a run, another Hugging Face directory (pytorch_model.bin is read, too), an id of the Hub, a Meta "
         "directory, or a llama2.c .bin",
     )
-    parser.add_argument("target", type=Path, metavar="DST", help="a new directory; for llama2c a new file")
+    parser.add_argument("target", type=user_path, metavar="DST", help="a new directory; for llama2c a new file")
     parser.add_argument("--to", choices=("hf", "llama2c"), default="hf", help="the format of DST (default: hf)")
     parser.add_argument(
         "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: as in SRC)"
     )
-    parser.add_argument("--tokenizer", type=Path, metavar="FILE", help="tokenizer file (default: the one beside SRC)")
+    parser.add_argument(
+        "--tokenizer", type=user_path, metavar="FILE", help="tokenizer file (default: the one beside SRC)"
+    )
     return parser.parse_args()
 
 

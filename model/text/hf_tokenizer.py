@@ -135,11 +135,12 @@ def added_tokens(directory: Path) -> dict[str, int]:
     Raises ValueError if they are not in the form that these files have.
     """
     file = directory / "tokenizer_config.json"
+    older, settings = _read_if_present(directory / "added_tokens.json"), _read_if_present(file)
     found: dict[str, int] = {}
     try:
-        for token, number in _read_if_present(directory / "added_tokens.json").items():
+        for token, number in older.items():
             found[token] = int(number)
-        for number, fields in _read_if_present(file).get("added_tokens_decoder", {}).items():
+        for number, fields in settings.get("added_tokens_decoder", {}).items():
             found[str(fields["content"])] = int(number)
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise ValueError(

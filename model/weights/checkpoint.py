@@ -19,7 +19,7 @@ from ..kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .hub import NO_HUB, is_hub_id, local_directory
+from .hub import NO_HUB, RUNS, is_hub_id, local_directory
 from .int8 import check_device, put_matrix, quantize
 from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
 from .tensors import (
@@ -36,7 +36,6 @@ from .tokenizers import load_tokenizer, read_ids
 from .variants import make_network, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
-RUNS = Path("runs")
 PICKLED_WEIGHTS = "pytorch_model.bin"
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -107,8 +106,11 @@ def open_checkpoint(model: str | Path, pickles: bool = False) -> Checkpoint:
     path = local_directory(model)
     check_is_checkpoint(path)
     args, subclass_name = read_config(path / "config.json")
-    found = {name: each for file in weight_files(path, WEIGHTS) for name, each in read_header(file).items()}
-    found = found or pickled_weights(path, pickles, args.tie_embeddings)
+    files = weight_files(path, WEIGHTS)
+    if files:
+        found = {name: each for file in files for name, each in read_header(file).items()}
+    else:
+        found = pickled_weights(path, pickles, args.tie_embeddings)
     if EMBEDDING in found and HEAD in found:  # whatever config.json says: they may differ
         args = replace(args, tie_embeddings=False)
     if subclass_name is None:

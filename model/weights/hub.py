@@ -9,6 +9,7 @@ from shlex import quote
 from .hf_config import read_config
 from .tensors import WEIGHTS, indexed_names, weight_files
 
+RUNS = Path("runs")  # where train.py writes its runs
 INDEX = f"{WEIGHTS}.index.json"
 # All that is read beside the weights. No code is downloaded.
 SMALL_FILES = (
@@ -22,8 +23,8 @@ NO_HUB = (
 
 
 def is_hub_id(path: Path) -> bool:
-    """Whether a missing path has the form ``org/name``. In a directory that exists it is a mistyped path."""
-    return len(path.parts) == 2 and not path.is_absolute() and not os.path.exists(path.parent)
+    """Whether a missing path has the form ``org/name``. Below ``runs/`` it is a mistyped run."""
+    return len(path.parts) == 2 and not path.is_absolute() and path.parent != RUNS
 
 
 def local_directory(model: str | Path, weights: bool = True) -> Path:

@@ -19,7 +19,7 @@ import torch
 from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
-from ..cli.files import kind_of_file, write_atomically
+from ..cli.files import ZIP, kind_of_file, write_atomically
 from ..config import ModelArgs
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
@@ -41,10 +41,12 @@ def open_file(path: Path) -> Checkpoint:
         args = parse_header(raw)
         check_sizes(args)
     except (ValueError, struct.error) as error:
-        kind = kind_of_file(path) or (
-            f"is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with --version "
-            "0, wrote, or the directory of another model; GGUF files are not read"
-        )
+        kind = kind_of_file(path)
+        if kind in (None, ZIP):  # ZIP: PyTorch's .bin
+            kind = (
+                f"is not a llama2.c model in float32 ({error}): give a .bin that convert.py, or export.py with "
+                "--version 0, wrote, or the directory of another model; GGUF files are not read"
+            )
         raise ValueError(f"{path} {kind}") from None
     stored = {}
     offset = HEADER.size

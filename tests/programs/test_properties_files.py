@@ -41,6 +41,10 @@ def read_meta(path: Path) -> None:
     meta.open_directory(path).model()
 
 
+def read_pickled(path: Path) -> None:
+    open_checkpoint(path, pickles=True).model()
+
+
 def read_llama2c(path: Path) -> None:
     llama2c.open_file(path / "model.bin").model()
 
@@ -58,6 +62,7 @@ READERS = {
     "hf": (read_checkpoint, ["config.json", "generation_config.json", "model.safetensors", "tokenizer.model"]),
     "json": (read_checkpoint, ["tokenizer.json", "tokenizer_config.json", "model.safetensors.index.json"]),
     "meta": (read_meta, ["params.json", "consolidated.00.pth"]),
+    "pickled": (read_pickled, ["pytorch_model.bin.index.json", "weights.bin"]),
     "llama2c": (read_llama2c, ["model.bin"]),
     "run": (read_run, ["training_state.safetensors", "metrics.jsonl", "config.toml", "tokens.bin", "tokens.json"]),
     "study": (open_scheme, ["config.json", "model.safetensors"]),
@@ -79,6 +84,13 @@ def sound(tmp_path_factory) -> Path:
     index = {"weight_map": dict.fromkeys(load_tensors(other / "weights.safetensors"), "weights.safetensors")}
     (other / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
     save_meta(model, by_meta)
+    pickled = base / "pickled"
+    pickled.mkdir()
+    shutil.copy(hf / "config.json", pickled)
+    weights = load_tensors(hf / "model.safetensors")
+    torch.save(weights, pickled / "weights.bin")
+    index = {"weight_map": dict.fromkeys(weights, "weights.bin")}
+    (pickled / "pytorch_model.bin.index.json").write_text(json.dumps(index), encoding="utf-8")
     (base / "llama2c").mkdir()
     llama2c.save(model, base / "llama2c" / "model.bin")
     (base / "run").mkdir()
