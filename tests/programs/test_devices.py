@@ -15,11 +15,11 @@ import pytest
 import torch
 from letters import LETTERS
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
-from model import Transformer, generate
+from model import Transformer, generate, kernels
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
@@ -70,17 +70,25 @@ class Device(TorchDispatchMode):
         return out
 
 
+def without_modes(function, *arguments):
+    with _disable_current_modes():
+        return function(*arguments)
+
+
 @pytest.fixture(autouse=True)
 def _meta_counts_as_a_device(monkeypatch):
     """PyTorch has neither autocast nor fused optimizers for meta tensors; a GPU has both."""
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda device, *rest, **options: autocast("cpu", *rest, **options))
+    # PyTorch cannot make this tensor under a dispatch mode
+    lower_right = kernels.causal_lower_right
+    monkeypatch.setattr(kernels, "causal_lower_right", lambda *sizes: without_modes(lower_right, *sizes))
     optimizer = importlib.import_module("torch.optim.optimizer")
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
 
 
 @pytest.fixture(scope="session")
-def kernels() -> dict[str, set[str]]:
+def backends() -> dict[str, set[str]]:
     """Each of PyTorch's operators, and the backends that it has a kernel for, from the table that its code is made of.
 
     An operator without a kernel of its own is made of others ("Composite"), and so is every generated variant of one.
@@ -98,12 +106,12 @@ def kernels() -> dict[str, set[str]]:
 
 
 @pytest.fixture
-def device(kernels) -> Iterator[Device]:
+def device(backends) -> Iterator[Device]:
     """All operators that a test runs there must have kernels for NVIDIA cards and for Apple GPUs."""
     with Device() as device:
         yield device
     assert device.operators
-    assert {name for name in device.operators if not {"MPS", "CUDA"} <= kernels[name]} == set()
+    assert {name for name in device.operators if not {"MPS", "CUDA"} <= backends[name]} == set()
 
 
 def trainer(scheme: str = "rope", **settings) -> Trainer:
