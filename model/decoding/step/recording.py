@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from ...cache import KVCache, LayerCache
+from ...cli import print_note
 from ...transformer import Transformer
 from .token import logits_of_token
 
@@ -46,6 +47,8 @@ class RecordedStep:
     def __init__(self, network: Transformer, compile: bool = False) -> None:
         self.network = network
         self.compute: Callable[..., Tensor] = logits_of_token
+        self.sizes: set[tuple[int, ...]] = set()  # of the caches for which it was compiled
+        self.compile = compile
         if compile:  # with a limit of its own, because by default all networks of a process share one of 8
             own_limit: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": MAX_COMPILED}
             self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
@@ -58,12 +61,19 @@ class RecordedStep:
         inputs = (tokens, start_pos, self.freqs_cis[start_pos : start_pos + 1], mask)
         recording = self.recordings.get(cache)
         if recording is None or not recording.is_of(cache):
+            self.announce(cache)
             self.recordings.pop(cache, None)  # before the next one is made: it keeps the smaller cache alive
             with warnings.catch_warnings():  # about the table of rotations, which is only viewed as real numbers
                 warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
                 recording = Recording(partial(self.compute, self.network), cache, inputs)
             self.recordings[cache] = recording
         return recording.run(*inputs)
+
+    def announce(self, cache: KVCache) -> None:
+        size = tuple(cache.layers[0].keys.shape)
+        if self.compile and size not in self.sizes:
+            print_note("\n(compiling the network for this size of a cache: up to a minute)")
+        self.sizes.add(size)
 
 
 Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
