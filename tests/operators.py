@@ -41,9 +41,9 @@ class Fused(TorchFunctionMode):
             self.operators.is_fused = False
 
 
-def count_operators(function: Any) -> Counter[str]:
-    """The operators that a call of ``function`` runs."""
+def count_operators(function: Any, *arguments: Any) -> Counter[str]:
+    """The operators that ``function(*arguments)`` runs."""
     operators = Operators()
     with Fused(operators), operators:
-        function()
+        function(*arguments)
     return operators.counts
