@@ -18,7 +18,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
-from torch.nn.attention.bias import causal_lower_right
 
 from .attention import Attention, RMSNorm
 from .transformer import Transformer
@@ -290,6 +289,8 @@ ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused
 
 # --- On a GPU
 
+MANY_KEYS = 8192  # the mask and the expanded keys of fewer are made in less time than an import takes
+
 
 def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """PyTorch's scaled_dot_product_attention, without its slow cases.
@@ -305,15 +306,23 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -
     K, S = k.shape[1:3]
     if T == 1:
         return attend_block(q, k, v, mask) if q.is_cuda and q.dtype != torch.float32 else one_query(q, k, v, mask)
-    enable_gqa = K != H and mask is None and has_flash(q, k, v)
+    is_masked = mask is not None or T < S < MANY_KEYS
+    enable_gqa = K != H and not is_masked and has_flash(q, k, v)
     if K != H and not enable_gqa:
         k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
-    if mask is not None:
-        return F.scaled_dot_product_attention(q, k, v, torch.atleast_2d(mask))
-    if T == S:
+    if mask is None and T == S:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
-    mask = causal_lower_right(T, S)  # it takes no memory
+    mask = later_chunk_mask(T, S, q.device) if mask is None else torch.atleast_2d(mask)
     return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
+
+
+def later_chunk_mask(T: int, S: int, device: torch.device) -> Tensor:
+    """The causal mask of the last T of S tokens, (T, S). With many keys it is PyTorch's, which takes no memory."""
+    if S < MANY_KEYS:
+        return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+    from torch.nn.attention.bias import causal_lower_right  # imports the compiler, which takes a second
+
+    return causal_lower_right(T, S)
 
 
 def has_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:

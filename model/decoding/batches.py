@@ -271,9 +271,9 @@ def continue_samples(
         prompts = [sample.prompt.tokens for sample in batch]
         sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
-        steps = decode_prompts(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for _ in push_tokens(batch, steps, speed):
+        # No name for the steps: it would keep this batch's cache alive beside the next one's.
+        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampler, endless=endless), speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

@@ -121,7 +121,10 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
 
 
 @pytest.mark.parametrize("has_flash", [False, True])
-def test_a_later_chunk_of_a_prompt_on_a_gpu_makes_no_mask_and_with_flash_no_copies_of_keys(monkeypatch, has_flash):
+@pytest.mark.parametrize("many", [9, 10])
+def test_a_later_chunk_with_many_keys_makes_no_mask_on_a_gpu_and_with_flash_no_copies_of_keys(
+    monkeypatch, has_flash, many
+):
     seen = []
 
     class Recorder(TorchFunctionMode):
@@ -130,12 +133,16 @@ def test_a_later_chunk_of_a_prompt_on_a_gpu_makes_no_mask_and_with_flash_no_copi
                 seen.append((type(args[3]), args[1].shape[1]))
             return function(*args, **kwargs or {})
 
+    monkeypatch.setattr(kernels, "MANY_KEYS", many)
     monkeypatch.setattr(kernels, "has_flash", lambda *_: has_flash)
     q, k = torch.randn(2, 6, 4, D), torch.randn(2, 2, 9, D)
     with Recorder():
         found = kernels.gpu_attention(q, k, k)
     torch.testing.assert_close(found, by_loops(q, k, k, None), atol=1e-5, rtol=1e-5)
-    assert seen[0] == (CausalBias, 2 if has_flash else 6)
+    if many == 9:
+        assert seen[0] == (CausalBias, 2 if has_flash else 6)
+    else:
+        assert seen[0] == (torch.Tensor, 6)
 
 
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]

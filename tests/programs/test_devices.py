@@ -15,11 +15,11 @@ import pytest
 import torch
 from letters import LETTERS
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
-from model import Transformer, generate, kernels
+from model import Transformer, generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
@@ -73,19 +73,11 @@ class Device(TorchDispatchMode):
         return out
 
 
-def without_modes(function, *arguments):
-    with _disable_current_modes():
-        return function(*arguments)
-
-
 @pytest.fixture(autouse=True)
 def _meta_counts_as_a_device(monkeypatch):
     """PyTorch has neither autocast nor fused optimizers for meta tensors; a GPU has both."""
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda device, *rest, **options: autocast("cpu", *rest, **options))
-    # PyTorch cannot make this tensor under a dispatch mode
-    lower_right = kernels.causal_lower_right
-    monkeypatch.setattr(kernels, "causal_lower_right", lambda *sizes: without_modes(lower_right, *sizes))
     optimizer = importlib.import_module("torch.optim.optimizer")
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
 
