@@ -1,9 +1,9 @@
-"""Faster matrix products and attention for the network, put in from outside. Skip it on first reading.
+"""Faster matrix products, attention and norms for the network, put in from outside. Skip it on first reading.
 
-The network computes its definition. ``accelerate`` replaces its matrices and its attention by others with the same
-results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the number of
-rows and the features of the processor (``CPU``). The rules never measure time, because the same command must give the
-same text every time. docs/numbers.md has the measurements behind them, and benchmarks/kernels.py repeats them.
+The network computes its definition. ``accelerate`` replaces its matrices, its attention and its norms by others with
+the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the
+number of rows and the features of the processor (``CPU``). The rules never measure time, because the same command must
+give the same text every time. docs/numbers.md has the measurements behind them, and benchmarks/kernels.py repeats them.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
@@ -17,8 +17,9 @@ from typing import NamedTuple, TypeVar
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
-from .attention import Attention
+from .attention import Attention, RMSNorm
 from .transformer import Transformer
 
 Module = TypeVar("Module", bound=nn.Module)
@@ -50,11 +51,11 @@ CPU = this_processor()
 
 
 def accelerate(model: Transformer) -> Transformer:
-    """The same network, sharing its parameters and hooks, with faster matrix products and attention.
+    """The same network, sharing its parameters and hooks, with faster matrix products, attention and norms.
 
     Results, gradients and the names in the state dict are the same. The copy is shallow: changing a parameter in place
     changes it in both, and each has its own modules and its own training mode. Modules of other classes than nn.Linear
-    stay as they are, and so does an attention with an ``attend`` of its own.
+    and RMSNorm stay as they are, and so does an attention with an ``attend`` of its own.
     """
     fast = replace_modules(model, faster)
     if fast.output is None:
@@ -65,6 +66,8 @@ def accelerate(model: Transformer) -> Transformer:
 def faster(module: nn.Module) -> nn.Module:
     if type(module) is nn.Linear:
         return FastLinear(module)
+    if type(module) is RMSNorm:
+        return FastRMSNorm(module)
     if computes_attention(module):
         module.attend = attend  # type: ignore[assignment]
     return module
@@ -120,6 +123,18 @@ class FastTiedOutput(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.product(x, self.embedding[0].weight)
+
+
+class FastRMSNorm(RMSNorm):
+    """On a GPU, the norm in one kernel instead of eight. In 16 bits it is rounded once, after the multiplication."""
+
+    def __init__(self, norm: RMSNorm) -> None:
+        vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu" or x.dtype != self.weight.dtype:  # there is no kernel for two dtypes
+            return super().forward(x)
+        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
 
 
 Product = Callable[[Tensor, Tensor], Tensor]
@@ -191,6 +206,8 @@ MAX_KEPT_KEYS = 512  # with more, the scores kept for the backward pass take mor
 
 def attend(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """softmax(q k^T / sqrt(D)) v, as ``attention`` defines it, with the fastest implementation."""
+    if q.device.type != "cpu":
+        return gpu_attention(q, k, v, mask)
     return choose_attention(q, k.shape[2])(q, k, v, mask)
 
 
@@ -199,13 +216,8 @@ def choose_attention(q: Tensor, S: int) -> Attend:
 
     The former keeps all scores if a backward pass follows, so it is for at most MAX_KEPT_KEYS keys then. On a CPU with
     AMX, ``fused_attention`` is faster for prompts.
-
-    One query in 16 bits on CUDA takes the formula, ``attend_block``. PyTorch would take cuDNN's attention on Hopper.
-    That makes a new plan for each number of keys, which takes 60 ms, so every token would pay for one.
     """
-    if q.is_cuda and q.shape[2] == 1 and q.dtype != torch.float32:
-        return attend_block
-    if q.device.type != "cpu" or q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
+    if q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
         return fused_attention
     if q.requires_grad:
         return blockwise_attention if S <= MAX_KEPT_KEYS else fused_attention
@@ -248,26 +260,71 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) ->
 
 def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """PyTorch's scaled_dot_product_attention, which processes the keys in blocks."""
-    B, H, T, D = q.shape
+    H, T = q.shape[1:3]
     K, S = k.shape[1:3]
     if T == 1:
-        # A group's heads become rows, as above. One bfloat16 query after 1,900 tokens, with 32 heads and 4 key/value
-        # heads, takes 0.21 ms on two cores of an AMD EPYC; `enable_gqa` takes 4.2, because it repeats the keys.
-        visible = None if mask is None else mask.expand(B, H, 1, S).reshape(B, K, H // K, S)  # (B, K, H/K, S)
-        rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
-        return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
-    enable_gqa = K != H
+        return one_query(q, k, v, mask)
     if mask is None and T < S:  # `is_causal` would align the mask to the first key, not to the last
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    if enable_gqa and q.device.type != "cpu" and (mask is not None or q.dtype == torch.float32):
-        # In these cases CUDA has `enable_gqa` only in its slowest kernel, which keeps all scores: 2048 float32 queries
-        # of 4 rows with 32 heads take 4,800 MB and 9 ms with it, 190 MB and 2.3 ms without (H200).
-        k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
-        enable_gqa = False
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
     mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
-    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
+
+
+def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """``fused_attention`` for one query, q (B, H, 1, D): a group's heads become rows, as in ``attend_block``.
+
+    One bfloat16 query after 1,900 tokens, with 32 heads and 4 key/value heads, takes 0.21 ms on two cores of an AMD
+    EPYC; `enable_gqa` takes 4.2, because it repeats the keys.
+    """
+    B, H, _, D = q.shape
+    K, S = k.shape[1:3]
+    visible = None if mask is None else mask.expand(B, H, 1, S).reshape(B, K, H // K, S)  # (B, K, H/K, S)
+    rows = q.reshape(B, K, H // K, D)  # (B, K, H/K, D)
+    return F.scaled_dot_product_attention(rows, k, v, visible).reshape(B, H, 1, D)
 
 
 ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused_attention}
+
+# --- On a GPU
+
+MANY_KEYS = 8192  # the mask and the expanded keys of fewer are made in less time than an import takes
+
+
+def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
+    """PyTorch's scaled_dot_product_attention, without its slow cases.
+
+    One query in 16 bits takes the formula. PyTorch would take cuDNN's attention on Hopper. That makes a new plan for
+    each number of keys, which takes 60 ms, so every token would pay for one.
+
+    PyTorch has `enable_gqa` without a copy of the keys only in its flash kernel, which takes neither a mask nor
+    float32. Its other kernels keep all scores then: 2048 float32 queries of 4 rows with 32 heads take 4,800 MB and 9 ms
+    with it, 190 MB and 2.3 ms with expanded keys (H200).
+    """
+    H, T = q.shape[1:3]
+    K, S = k.shape[1:3]
+    if T == 1:
+        return attend_block(q, k, v, mask) if q.is_cuda and q.dtype != torch.float32 else one_query(q, k, v, mask)
+    is_masked = mask is not None or T < S < MANY_KEYS
+    enable_gqa = K != H and not is_masked and has_flash(q, k, v)
+    if K != H and not enable_gqa:
+        k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
+    if mask is None and T == S:
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
+    mask = later_chunk_mask(T, S, q.device) if mask is None else torch.atleast_2d(mask)
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
+
+
+def later_chunk_mask(T: int, S: int, device: torch.device) -> Tensor:
+    """The causal mask of the last T of S tokens, (T, S). With many keys it is PyTorch's, which takes no memory."""
+    if S < MANY_KEYS:
+        return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
+    from torch.nn.attention.bias import causal_lower_right  # imports the compiler, which takes a second
+
+    return causal_lower_right(T, S)
+
+
+def has_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether PyTorch has its flash kernel for these: in 16 bits, on cards of NVIDIA from Ampere on and some of AMD."""
+    return can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, True, True))

@@ -24,6 +24,7 @@ from .network import for_decoding
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
+GPU_SLOTS = 256  # of a cache, or a multiple of it
 
 
 def generate(
@@ -93,7 +94,10 @@ def decode_prompts(
     if endless:
         cache = EndlessCache(network, len(prompts))
     else:
-        cache = KVCache(network.args, len(prompts), tokens.shape[1] + max_new_tokens, weight.dtype, weight.device)
+        slots = tokens.shape[1] + max_new_tokens
+        if weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
+            slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
+        cache = KVCache(network.args, len(prompts), slots, weight.dtype, weight.device)
     return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
 
 
@@ -268,9 +272,9 @@ def continue_samples(
         prompts = [sample.prompt.tokens for sample in batch]
         sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
-        steps = decode_prompts(network, prompts, longest, sampler, endless=endless)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
-        for _ in push_tokens(batch, steps, speed):
+        # No name for the steps: it would keep this batch's cache alive beside the next one's.
+        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampler, endless=endless), speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

@@ -11,8 +11,8 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
-    AMD, the forward pass of one token of each row is recorded if it can be; with ``compile`` it is compiled code, on a
-    CPU from a file. Raises ValueError if that is impossible (``check_has_fast_step``).
+    AMD, the forward pass of one token of each row is recorded, if it can be. With ``compile`` it is compiled, on a CPU
+    once and for all into a file; raises ValueError if that is impossible (``check_has_fast_step``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
     prompt. A network that this function has returned is not changed.

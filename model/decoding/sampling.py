@@ -44,15 +44,12 @@ class Sampling:
         raise_problems(range_problems(self))
 
 
-def penalize(logits: Tensor, texts: Sequence[list[int]], penalty: float) -> Tensor:
-    """Repetition penalty: make the tokens that are in the text of a row less likely.
+def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:
+    """Repetition penalty: make the tokens that are in the text of a row, ``seen`` (B, V), less likely.
 
     A positive logit is divided by the penalty, as in CTRL (arXiv:1909.05858). A negative one is multiplied by it, as in
     Hugging Face's transformers, because dividing would increase it.
     """
-    seen = torch.zeros_like(logits, dtype=torch.bool)  # (B, V)
-    for row, tokens in zip(seen, texts):
-        row[tokens] = True
     return torch.where(seen, torch.where(logits > 0, logits / penalty, logits * penalty), logits)
 
 
@@ -70,11 +67,22 @@ def keep_top_k(logits: Tensor, k: int) -> Tensor:
 def keep_top_p(logits: Tensor, p: float) -> Tensor:
     """Keep the fewest tokens whose probabilities sum to p or more (nucleus sampling, arXiv:1904.09751)."""
     probs = logits.softmax(-1)
-    likeliest = probs.topk(min(256, probs.shape[-1])).values  # (B, up to 256), largest first
-    if (likeliest.sum(-1) < p).any():  # rare: sorting 32,000 tokens takes 2 ms, finding 256 of them 0.05 (Zen 5)
-        likeliest = probs.sort(-1, descending=True).values  # (B, V)
+    likeliest = likeliest_first(probs, p)  # (B, 256 or V)
     before_last = (likeliest[:, :-1].cumsum(-1) < p).sum(-1, keepdim=True)  # (B, 1)
     return logits.masked_fill(probs < likeliest.gather(-1, before_last), EXCLUDED)
+
+
+def likeliest_first(probs: Tensor, p: float) -> Tensor:
+    """The largest probabilities, sorted: 256 of each row if they sum to p, else all. On a GPU always all.
+
+    On a CPU sorting 32,000 takes 2 ms, and finding 256 of them 0.05 (Zen 5). Asking a GPU whether they are enough would
+    wait for it.
+    """
+    if probs.device.type == "cpu":
+        likeliest = probs.topk(min(256, probs.shape[-1])).values
+        if (likeliest.sum(-1) >= p).all():
+            return likeliest
+    return probs.sort(-1, descending=True).values
 
 
 def keep_min_p(logits: Tensor, p: float) -> Tensor:
@@ -106,27 +114,37 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
 
 
-def uniforms(seed: int | None, rows: Iterable[int]) -> Iterator[Tensor]:
-    """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch."""
+def uniforms(seed: int | None, rows: Iterable[int], device: torch.device) -> Iterator[Tensor]:
+    """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
+
+    They are drawn on the CPU, so that they are the same for each device, and copied there 64 at a time, because each
+    copy waits for the device.
+    """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
     streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
     while True:
-        yield torch.cat([torch.rand(1, dtype=torch.float64, generator=stream) for stream in streams])  # (B,)
+        draws = [torch.rand(64, dtype=torch.float64, generator=stream) for stream in streams]
+        yield from torch.stack(draws, 1).to(device)  # (64, B)
+
+
+SAMPLING_DEVICES = ("cpu", "cuda")  # Apple's GPUs have no float64, which the draw needs
 
 
 class Sampler:
-    """Sample the next token of each row. Holds the random stream of each row, and its text for the penalty.
+    """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty.
 
-    It works on the CPU. Copying the logits there is the only time that a token waits for a GPU, and float64, which the
-    draw needs, does not exist on Apple's.
+    It works where the logits are, if float64 exists there, else on the CPU. A token waits for a GPU only once, when
+    it is copied to the CPU.
     """
 
     def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], first_row: int = 0) -> None:
         """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
         self.sampling = sampling
-        self.uniforms = uniforms(sampling.seed, range(first_row, first_row + len(prompts)))
-        self.texts = [list(prompt) for prompt in prompts]
+        self.rows = range(first_row, first_row + len(prompts))
+        self.prompts = [list(prompt) for prompt in prompts]
+        self.uniforms: Iterator[Tensor] | None = None
+        self.seen: Tensor | None = None  # (B, V), with a penalty
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
@@ -135,17 +153,36 @@ class Sampler:
         Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
         allowed, because it excludes a token, but not for all tokens of a row.
         """
-        logits = logits.cpu().float()
-        if not all(map(math.isfinite, logits.amax(-1).tolist())):  # the maximum of a row is NaN if any logit in it is
+        logits = logits.to(logits.device if logits.device.type in SAMPLING_DEVICES else "cpu").float()
+        # The maximum of a row is NaN if any logit in it is. -1 stands for no token, so that one copy tells both.
+        is_finite = logits.amax(-1, keepdim=True).isfinite()  # (B, 1)
+        tokens = self.choose(logits).where(is_finite, -1)  # (B, 1)
+        found = tokens.cpu()
+        if (found < 0).any():
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
-        if self.sampling.repetition_penalty != 1:
-            logits = penalize(logits, self.texts, self.sampling.repetition_penalty)
-        if self.sampling.temperature == 0:
-            tokens = logits.argmax(-1, keepdim=True)  # (B, 1)
-        else:
-            tokens = draw(apply_filters(logits, self.sampling), next(self.uniforms))[:, None]  # (B, 1)
-        for text, token in zip(self.texts, tokens[:, 0].tolist()):
-            text.append(token)
-        return tokens
+        if self.seen is not None:
+            self.seen.scatter_(1, tokens, True)
+        return found
+
+    def choose(self, logits: Tensor) -> Tensor:
+        """The tokens (B, 1), on the device of the logits."""
+        sampling = self.sampling
+        if sampling.repetition_penalty != 1:
+            if self.seen is None:
+                self.seen = seen_tokens(self.prompts, logits)
+            logits = penalize(logits, self.seen, sampling.repetition_penalty)
+        if sampling.temperature == 0:
+            return logits.argmax(-1, keepdim=True)
+        if self.uniforms is None:
+            self.uniforms = uniforms(sampling.seed, self.rows, logits.device)
+        return draw(apply_filters(logits, sampling), next(self.uniforms))[:, None]
+
+
+def seen_tokens(texts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
+    """Which tokens are in the text of each row: (B, V), like the logits."""
+    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    for row, tokens in zip(seen, texts):
+        row[list(tokens)] = True
+    return seen.to(logits.device)

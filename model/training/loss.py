@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..attention import RMSNorm
-from ..kernels import accelerate, replace_modules
+from ..kernels import FastRMSNorm, accelerate, replace_modules
 from ..transformer import Transformer
 
 # The trainer scales the loss in float16, but too late for the gradients that the forward pass computes. So those of the
@@ -54,7 +54,9 @@ class NextTokenLoss(nn.Module):
 
     def cast_once(self, module: nn.Module) -> nn.Module:
         """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
-        return CastRMSNorm(module, self.dtype) if type(module) is RMSNorm and self.dtype != torch.float32 else module
+        if type(module) is FastRMSNorm and self.dtype != torch.float32:
+            return CastRMSNorm(module, self.dtype)
+        return module
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.hidden is None:
@@ -66,7 +68,7 @@ class NextTokenLoss(nn.Module):
         return _ChunkedLoss.apply(h, output.weight, targets.flatten(), self.dtype)  # type: ignore
 
 
-class CastRMSNorm(RMSNorm):
+class CastRMSNorm(FastRMSNorm):
     """An RMSNorm whose result has another dtype."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:

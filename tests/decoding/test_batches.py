@@ -1,14 +1,17 @@
 """From tokens to text: stop strings, ends, order, tokens per second."""
 
+import gc
 import itertools
+import weakref
 
 import pytest
 import torch
 from letters import EOS, LETTERS
 
-from model import ModelArgs, Transformer
+from model import KVCache, ModelArgs, Transformer
 from model.decoding import batches as module
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
+from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampling
 
 
@@ -100,3 +103,23 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
     assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new, after the first: 3 tokens, 0.75 s, 4 tokens/s"
     speed.new_tokens = 0
     assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s"
+
+
+def test_the_cache_of_a_batch_is_freed_before_the_next_one_is_made(small_model, monkeypatch):
+    made = []
+
+    class Counted(KVCache):
+        def __init__(self, *arguments):
+            assert not any(cache() for cache in made)
+            super().__init__(*arguments)
+            made.append(weakref.ref(self))
+
+    monkeypatch.setattr(module, "KVCache", Counted)
+    network = for_decoding(small_model(vocab_size=LETTERS.vocab_size))
+    samples = [Sample(prompt("a"), LETTERS, 3) for _ in range(3)]
+    gc.disable()
+    try:
+        assert all(list(continue_samples(network, samples, Sampling(), Speed(), batch_size=1)))
+    finally:
+        gc.enable()
+    assert len(made) == 3

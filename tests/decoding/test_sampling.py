@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 
-from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize
+from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, uniforms
 
 V = 50
 
@@ -80,7 +80,7 @@ def test_min_p_comes_last_and_gives_the_distribution_of_transformers(transformer
 
 def test_the_penalty_lowers_seen_tokens_only(logits):
     seen = torch.rand(logits.shape) < 0.3
-    after = penalize(logits, [row.nonzero()[:, 0].tolist() for row in seen], 1.5)
+    after = penalize(logits, seen, 1.5)
     assert torch.equal(after[~seen], logits[~seen])
     assert (after[seen] < logits[seen]).all()
     assert torch.allclose(after[seen], torch.where(logits > 0, logits / 1.5, logits * 1.5)[seen])
@@ -113,3 +113,24 @@ def test_top_p_stops_as_soon_as_the_sum_equals_p(p, count):
     """Of two tokens that tie, both are kept."""
     logits = torch.tensor([[8.0, 4.0, 2.0, 1.0, 1.0]]).log()  # probabilities 1/2, 1/4, ...: sums without rounding
     assert kept(apply_filters(logits, Sampling(1.0, top_p=p))) == [set(range(count))]
+
+
+def test_random_numbers_are_those_of_one_stream_for_each_row():
+    """Whatever the batch is, and however many are drawn at a time."""
+    found = list(itertools.islice(uniforms(5, [2, 0], torch.device("cpu")), 200))
+    for column, row in enumerate([2, 0]):
+        stream = torch.Generator().manual_seed(random.Random(f"5 {row}").getrandbits(63))
+        one_by_one = [torch.rand(1, dtype=torch.float64, generator=stream).item() for _ in range(200)]
+        assert [numbers[column].item() for numbers in found] == one_by_one
+
+
+@pytest.mark.parametrize("sampling", [Sampling(0.0), Sampling(1.0), Sampling(1.0, top_p=0.9, repetition_penalty=1.2)])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_logits_that_are_not_finite_are_refused_for_any_row(sampling, wrong):
+    logits = torch.zeros(2, 5)
+    logits[0, 3] = -math.inf
+    sampler = Sampler(sampling, [[0], [0]])
+    assert sampler(logits).shape == (2, 1)
+    logits[1, 4] = wrong
+    with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
+        sampler(logits)

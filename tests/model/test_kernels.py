@@ -9,6 +9,8 @@ import torch
 import torch.nn.functional as F
 from conftest import PROCESSORS
 from greedy import in_chunks
+from torch.nn.attention.bias import CausalBias
+from torch.overrides import TorchFunctionMode
 
 from model import KVCache, Transformer, kernels
 from model.attention import attention
@@ -18,7 +20,12 @@ from model.kernels import accelerate, attend_block
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
-ATTENTION = kernels.ATTENTION | {"formula": attention, "one block": attend_block, "compiled": token.attend}
+ATTENTION = kernels.ATTENTION | {
+    "formula": attention,
+    "one block": attend_block,
+    "compiled": token.attend,
+    "on a GPU": kernels.gpu_attention,
+}
 D = 10
 
 
@@ -94,7 +101,7 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
     """The same operations for each processor, on the meta device, and no slow ones."""
     calls = []
 
-    class Recorder(torch.overrides.TorchFunctionMode):
+    class Recorder(TorchFunctionMode):
         def __torch_function__(self, function, types, args=(), kwargs=None):
             calls.append(function.__name__)
             return function(*args, **kwargs or {})
@@ -111,6 +118,31 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
         found.add(tuple(calls))
     assert len(found) == 1
     assert not {"bmm", "mv", "matmul", "__matmul__", "mm"} & {*calls}
+
+
+@pytest.mark.parametrize("has_flash", [False, True])
+@pytest.mark.parametrize("many", [9, 10])
+def test_a_later_chunk_with_many_keys_makes_no_mask_on_a_gpu_and_with_flash_no_copies_of_keys(
+    monkeypatch, has_flash, many
+):
+    seen = []
+
+    class Recorder(TorchFunctionMode):
+        def __torch_function__(self, function, types, args=(), kwargs=None):
+            if function is F.scaled_dot_product_attention:
+                seen.append((type(args[3]), args[1].shape[1]))
+            return function(*args, **kwargs or {})
+
+    monkeypatch.setattr(kernels, "MANY_KEYS", many)
+    monkeypatch.setattr(kernels, "has_flash", lambda *_: has_flash)
+    q, k = torch.randn(2, 6, 4, D), torch.randn(2, 2, 9, D)
+    with Recorder():
+        found = kernels.gpu_attention(q, k, k)
+    torch.testing.assert_close(found, by_loops(q, k, k, None), atol=1e-5, rtol=1e-5)
+    if many == 9:
+        assert seen[0] == (CausalBias, 2 if has_flash else 6)
+    else:
+        assert seen[0] == (torch.Tensor, 6)
 
 
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]

@@ -11,7 +11,9 @@ import os
 import shutil
 from collections.abc import Callable
 
+import torch
 from torch import Tensor
+from torch.utils._triton import has_triton
 
 from ... import kernels
 from ...cache import KVCache
@@ -20,14 +22,14 @@ from .code import CompiledStep
 from .recording import RecordedStep
 
 FastStep = Callable[[Tensor, int, KVCache, Tensor | None], Tensor]  # Transformer.forward for one token of each row
-RECORDS = ("cuda",)  # devices
+RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
 
 def with_fast_step(network: Transformer, compile: bool) -> Transformer:
-    """``network``, or a copy with a fast step.
+    """``network``, or a copy with a fast step: a recorded one on a GPU, if the network can have it.
 
-    With ``compile`` it always has one, or ValueError is raised (``check_has_fast_step``); otherwise only on a GPU.
+    With ``compile`` it is compiled, or ValueError is raised (``check_has_fast_step``).
     """
     if compile:
         check_has_fast_step(network)
@@ -52,8 +54,8 @@ class Step:
         # Compiled code and recordings know only the addresses, so this keeps the memory there.
         self.weights = [weight.detach() for weight in weights]
         device = self.network.norm.weight.device.type
-        if device in RECORDS and self.compile:
-            return RecordedStep(self.network)
+        if device in RECORDS and (self.compile or not why_not(self.network)):
+            return RecordedStep(self.network, self.compile)
         return CompiledStep(self.network) if device == "cpu" and self.compile else None
 
     def has_other_weights(self) -> bool:
@@ -68,7 +70,8 @@ class Step:
         is_prompt = cache is None or tokens.shape[1] > 1 or start_pos == 0
         if is_prompt and self.has_other_weights():
             self.fast = self.choose()
-        if is_prompt or self.fast is None:
+        # Autocast keeps copies of the weights only until it ends.
+        if is_prompt or self.fast is None or torch.is_autocast_enabled(tokens.device.type):
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
         return self.fast(tokens, start_pos, cache, mask)  # type: ignore[arg-type]  # a token has a cache
@@ -96,6 +99,11 @@ def check_has_fast_step(network: Transformer) -> None:
         raise ValueError(f"{problem}: leave compile out")
     if device not in ("cpu", "cuda"):
         raise ValueError(f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}: leave compile out")
+    if device == "cuda" and not has_triton():
+        raise ValueError(
+            "compile on a GPU needs Triton, and there is none: install triton (on Windows triton-windows), or leave "
+            "compile out"
+        )
     has_compiler = any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")))
     if device == "cpu" and not has_compiler:
         raise ValueError(

@@ -87,7 +87,8 @@ class TracedStep(nn.Module):
         """
         start_pos = rotations.shape[0] - 1
         caches = [LayerCache(keys, values) for keys, values in zip(cache[::2], cache[1::2])]
-        return logits_of_token(self.network, tokens, start_pos, rotations[start_pos:], mask, caches)
+        freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2); the compiler takes no complex input
+        return logits_of_token(self.network, tokens, start_pos, freqs_cis, mask, caches)
 
 
 def compile_or_load(step: TracedStep, form: Form, inputs: Inputs) -> Code:

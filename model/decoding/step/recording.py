@@ -1,21 +1,27 @@
 """The step on NVIDIA's and AMD's GPUs: the kernels of one token of each row, recorded once and then started together.
 
 A token runs hundreds of kernels, and starting them one by one takes longer than running them. A recording (a CUDA
-graph) starts all of them at once, but always on the same memory. So the token, its position and its rotation are copied
-into tensors that stay where they are, and attention reads every slot of the cache, with a mask for the filled ones.
+graph) starts all of them at once, but always on the same memory. So the token, its position and its rotations are
+copied into tensors that stay where they are, and attention reads every slot of the cache, with a mask for the filled
+ones.
 """
 
+import warnings
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from ...cache import KVCache, LayerCache
+from ...cli import print_note
 from ...transformer import Transformer
 from .token import logits_of_token
+
+MAX_COMPILED = 256  # numbers of rows and slots; beyond, torch.compile would run the step eagerly
 
 
 class SlotCache(LayerCache):
@@ -33,56 +39,75 @@ class SlotCache(LayerCache):
 
 
 class RecordedStep:
-    """The step of a network, with a recording for each cache, which lives as long as the cache."""
+    """The step of a network, with a recording for each cache, which lives as long as the cache.
 
-    def __init__(self, network: Transformer) -> None:
+    With ``compile``, torch.compile makes fewer kernels of it first, anew for each number of rows and of slots.
+    """
+
+    def __init__(self, network: Transformer, compile: bool = False) -> None:
         self.network = network
-        self.rotations = torch.view_as_real(network.freqs_cis).to(network.norm.weight.device)  # (max_seq_len, D/2, 2)
+        self.compute: Callable[..., Tensor] = logits_of_token
+        self.sizes: set[tuple[int, ...]] = set()  # of the caches for which it was compiled
+        self.compile = compile
+        if compile:  # with a limit of its own, because by default all networks of a process share one of 8
+            own_limit: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": MAX_COMPILED}
+            self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
+        self.freqs_cis = network.freqs_cis.to(network.norm.weight.device)  # (max_seq_len, D/2)
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V). Recorded at the first token, and when the cache has grown."""
-        inputs = (tokens, start_pos, self.rotations[start_pos : start_pos + 1], mask)
+        inputs = (tokens, start_pos, self.freqs_cis[start_pos : start_pos + 1], mask)
         recording = self.recordings.get(cache)
         if recording is None or not recording.is_of(cache):
+            self.announce(cache)
             self.recordings.pop(cache, None)  # before the next one is made: it keeps the smaller cache alive
-            recording = Recording(self.network, cache, inputs)
+            with warnings.catch_warnings():  # about the table of rotations, which is only viewed as real numbers
+                warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
+                recording = Recording(partial(self.compute, self.network), cache, inputs)
             self.recordings[cache] = recording
         return recording.run(*inputs)
 
+    def announce(self, cache: KVCache) -> None:
+        size = tuple(cache.layers[0].keys.shape)
+        if self.compile and size not in self.sizes:
+            print_note("\n(compiling the network for this size of a cache: up to a minute)")
+        self.sizes.add(size)
 
-Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, rotation (1, D/2, 2), mask (B, 1, 1, S)
+
+Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
 
 
 class Recording:
     """The kernels of a token, which read and write the tensors of one cache."""
 
-    def __init__(self, network: Transformer, cache: KVCache, inputs: Inputs) -> None:
-        tokens, _, rotation, _ = inputs
+    def __init__(self, compute: Callable[..., Tensor], cache: KVCache, inputs: Inputs) -> None:
+        """``compute`` is ``logits_of_token`` of a network."""
+        tokens, _, freqs_cis, _ = inputs
         self.layers = [(layer.keys, layer.values) for layer in cache.layers]
-        self.tokens, self.rotation = torch.zeros_like(tokens), torch.zeros_like(rotation)
+        self.tokens, self.freqs_cis = torch.zeros_like(tokens), torch.zeros_like(freqs_cis)
         self.slot = torch.zeros(1, dtype=torch.long, device=tokens.device)
         slots = self.layers[0][0].shape[2]
         self.visible = torch.zeros(len(tokens), 1, 1, slots, dtype=torch.bool, device=tokens.device)
         caches = [SlotCache(keys, values, self.slot) for keys, values in self.layers]
         self.set_inputs(*inputs)
-        step = partial(logits_of_token, network, self.tokens, 0, self.rotation, self.visible, caches)
+        step = partial(compute, self.tokens, 0, self.freqs_cis, self.visible, caches)
         self.replay, self.logits = record(step, tokens.device)
 
     def is_of(self, cache: KVCache) -> bool:
         """Whether the cache still has the tensors that were recorded; an ``EndlessCache`` gets larger ones."""
         return all(layer.keys is keys for layer, (keys, _) in zip(cache.layers, self.layers))
 
-    def set_inputs(self, tokens: Tensor, start_pos: int, rotation: Tensor, mask: Tensor | None) -> None:
+    def set_inputs(self, tokens: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None) -> None:
         self.tokens.copy_(tokens)
-        self.rotation.copy_(rotation)
+        self.freqs_cis.copy_(freqs_cis)
         self.slot.fill_(start_pos)
         self.visible[..., : start_pos + 1] = True if mask is None else mask
         self.visible[..., start_pos + 1 :] = False
 
-    def run(self, tokens: Tensor, start_pos: int, rotation: Tensor, mask: Tensor | None) -> Tensor:
-        self.set_inputs(tokens, start_pos, rotation, mask)
+    def run(self, tokens: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None) -> Tensor:
+        self.set_inputs(tokens, start_pos, freqs_cis, mask)
         self.replay()
         return self.logits.clone()  # (B, 1, V)
 

@@ -16,12 +16,11 @@ def logits_of_token(
     network: Transformer,
     tokens: Tensor,
     start_pos: int,
-    rotation: Tensor,
+    freqs_cis: Tensor,
     mask: Tensor | None,
     caches: Sequence[LayerCache],
 ) -> Tensor:
-    """tokens (B, 1), the rotation of their position (1, D/2, 2), and the cache of each layer -> (B, 1, V)."""
-    freqs_cis = torch.view_as_complex(rotation)  # (1, D/2)
+    """tokens (B, 1), the rotations of their position (1, D/2), and the cache of each layer -> (B, 1, V)."""
     h = network.tok_embeddings(tokens)  # (B, 1, dim)
     for layer, cache in zip(network.layers, caches):
         h = layer(h, start_pos, freqs_cis, mask, cache)

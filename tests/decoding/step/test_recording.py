@@ -9,14 +9,17 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 
 import pytest
 import torch
 from letters import LETTERS
+from torch import nn
+from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from model import KVCache, generate
+from model import KVCache, Transformer, generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
@@ -107,7 +110,7 @@ def no_collector():
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_recorded_step_gives_the_eager_text(small_model, recorder, eager, dtype):
     model = small_model().to(dtype)
-    network = for_decoding(model, compile=True)
+    network = for_decoding(model)
     texts = [([[1]], 20, False), ([[1]], 72, True)]
     if dtype == torch.float32:  # in 16 bits the rounding of several rows may differ, and so their text
         texts.append(([[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]], 9, False))
@@ -117,22 +120,24 @@ def test_a_recorded_step_gives_the_eager_text(small_model, recorder, eager, dtyp
         assert len(recorder.made) == number
 
 
-def test_two_conversations_in_turn_record_once_each(small_model, recorder):
+def test_two_conversations_in_turn_record_once_each(small_model, recorder, monkeypatch):
     model = small_model(vocab_size=LETTERS.vocab_size, max_seq_len=256)
 
-    def texts(compile):
-        network = for_decoding(model, compile)
+    def texts():
+        network = for_decoding(model)
         pair = [Conversation(network, LETTERS, Sampling(0.0), Speed()) for _ in range(2)]
         turns = zip(*(talk.turn(line, 30, []) for talk, line in zip(pair, ("a", "bcd"))))
         return [[sample.text for sample in samples] for samples in turns]
 
-    assert texts(compile=True) == texts(compile=False)
+    recorded = texts()
     assert len(recorder.made) == 2
+    monkeypatch.setattr("model.decoding.step.RECORDS", ())
+    assert recorded == texts()
 
 
 def test_two_texts_in_turn_record_once_each(small_model, recorder, eager):
     model, prompts = small_model(), ([[1, 2]], [[3, 4, 5]])
-    network = for_decoding(model, compile=True)
+    network = for_decoding(model)
     assert [*zip(*(generate(network, prompt, 15) for prompt in prompts))] == [
         *zip(*(eager(model, prompt, 15) for prompt in prompts))
     ]
@@ -142,7 +147,7 @@ def test_two_texts_in_turn_record_once_each(small_model, recorder, eager):
 def test_threads_that_share_a_network_get_their_own_texts(small_model, recorder, eager):
     """Each waits before a replay until the other has set its inputs, too."""
     model, prompts = small_model(), ([[1, 2]], [[3, 4]])
-    network, both = for_decoding(model, compile=True), threading.Barrier(2, timeout=60)
+    network, both = for_decoding(model), threading.Barrier(2, timeout=60)
     recorder.before_replay = both.wait
     with ThreadPoolExecutor(2) as pool:
         found = list(pool.map(lambda prompt: list(generate(network, prompt, 15)), prompts))
@@ -151,7 +156,7 @@ def test_threads_that_share_a_network_get_their_own_texts(small_model, recorder,
 
 def test_after_a_recording_that_failed_the_next_call_records_again(small_model, recorder, eager):
     model = small_model(max_seq_len=600)
-    network, cache = for_decoding(model, compile=True), KVCache(model.args, max_seq_len=20)
+    network, cache = for_decoding(model), KVCache(model.args, max_seq_len=20)
     tokens = torch.tensor([[1, 2, 3, 4]])
     expected = accelerate(model.eval())(tokens)
 
@@ -172,7 +177,7 @@ def test_after_a_recording_that_failed_the_next_call_records_again(small_model, 
 def test_weights_that_are_replaced_are_recorded_again(small_model, recorder):
     """Also in one cache, as in the turns of a conversation."""
     model, other = small_model(), small_model()
-    network, cache = for_decoding(model, compile=True), KVCache(model.args)
+    network, cache = for_decoding(model), KVCache(model.args)
 
     def text(network):
         tokens = decode(network, torch.tensor([[1, 2]]), 9, Sampler(Sampling(0.0), [[]]), cache)
@@ -188,7 +193,7 @@ def test_weights_that_are_replaced_are_recorded_again(small_model, recorder):
 
 def test_a_recording_ends_with_its_cache_and_a_network_with_its_last_use(small_model, recorder, no_collector):
     model = small_model()
-    network = for_decoding(model, compile=True)
+    network = for_decoding(model)
     for _ in range(3):
         list(generate(network, [[1, 2]], 9))
         assert recorder.alive == 0
@@ -207,6 +212,63 @@ def test_a_copy_of_a_network_is_freed_at_once(small_model, no_collector, make):
     alive = [weakref.ref(module) for each in (model, copied) for module in each.modules()]
     del model, copied
     assert not any(module() for module in alive)
+
+
+def changed(model, what):
+    """A network that cannot be recorded."""
+
+    class Other(nn.Linear):
+        pass
+
+    class Scaled(Transformer):
+        def forward(self, *args):
+            return super().forward(*args) / 2
+
+    if what == "hook":
+        model.norm.register_forward_hook(lambda *_: None)
+    elif what == "layer":
+        model.layers[1].feed_forward.w1 = Other(48, 64, bias=False)
+    elif what == "attend":
+        model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
+    elif what == "forward":
+        model = Scaled(model.args)
+    return model
+
+
+@pytest.mark.parametrize("what", ["hook", "layer", "attend", "forward"])
+def test_a_network_that_cannot_be_recorded_runs_eagerly_without_a_refusal(small_model, recorder, eager, what):
+    model = changed(small_model(), what)
+    assert list(generate(model, [[1, 2]], 5)) == eager(model, [[1, 2]], 5)
+    assert not recorder.made
+    with pytest.raises(ValueError, match="leave compile out"):
+        generate(model, [[1, 2]], 5, compile=True)
+
+
+def test_nothing_is_recorded_under_autocast(small_model, recorder, eager):
+    model = small_model()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert list(generate(model, [[1, 2]], 5)) == eager(model, [[1, 2]], 5)
+    assert not recorder.made
+
+
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, monkeypatch):
+    """More sizes than the compilations that PyTorch allows by default; and without the compiler, which is slow."""
+
+    def record(step, device):  # PyTorch does not compile under a dispatch mode
+        out = step()
+        return lambda: out.copy_(step()), out
+
+    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
+    model = small_model(n_layers=1)
+    network = for_decoding(model, compile=True)
+    before = counters["stats"]["unique_graphs"]
+    for _ in range(2):
+        for rows in range(1, 11):
+            prompts = [[1, 2]] * rows
+            assert list(generate(network, prompts, 3)) == eager(model, prompts, 3)
+    assert counters["stats"]["unique_graphs"] == before + 10
 
 
 class Card:
