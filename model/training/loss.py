@@ -54,7 +54,9 @@ class NextTokenLoss(nn.Module):
 
     def cast_once(self, module: nn.Module) -> nn.Module:
         """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
-        return CastRMSNorm(module, self.dtype) if type(module) is RMSNorm and self.dtype != torch.float32 else module
+        return (
+            CastRMSNorm(module, self.dtype) if isinstance(module, RMSNorm) and self.dtype != torch.float32 else module
+        )
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
         if self.hidden is None:
@@ -72,9 +74,10 @@ class CastRMSNorm(RMSNorm):
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
         vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
         self.dtype = dtype
+        self.compute = norm.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).to(self.dtype)
+        return self.compute(x).to(self.dtype)
 
 
 def has_plain_output(network: Transformer) -> bool:
