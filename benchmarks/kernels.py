@@ -22,7 +22,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.timing import alternate, machine, seconds
 from model import kernels
 from model.cli.machine import DTYPES_BY_NAME
-from model.decoding.step import token
+from model.decoding.step import code, token
 from model.weights import int8
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
@@ -56,7 +56,7 @@ ATTENTION = {
     "one token after 1,900, 32 / 4 heads of 64": AttentionCase(1, 32, 4, 1, 1901, 64),
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
-COMPILE_OPTIONS = {"cpp_wrapper": True, "realize_reads_threshold": 0}  # like those of model/decoding/step/code.py
+COMPILE_OPTIONS = code.COMPILE_OPTIONS | {"cpp_wrapper": True}  # as a token is compiled, which has no Python around it
 Run = Callable[[], object]
 Kernel = TypeVar("Kernel", bound=Callable[..., Tensor])
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product

@@ -34,9 +34,9 @@ def seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def memory_rate(repeats: int = 9) -> float:
-    """Bytes/s that the processor reads: the fastest of several sums over more bytes than fit into a cache."""
-    block = torch.ones(64 * 2**20)
+def memory_rate(repeats: int = 9, device: torch.device | str = "cpu") -> float:
+    """Bytes/s that the device reads: the fastest of several sums over more bytes than fit into a cache."""
+    block = torch.ones(64 * 2**20 if str(device) == "cpu" else 2**30, device=device)
     return block.nbytes / min(seconds(lambda: block.sum().item()) for _ in range(repeats))
 
 

@@ -85,24 +85,26 @@ def step(
         optimizer.zero_grad(set_to_none=True)
 
 
-def transformers_llama() -> nn.Module:
+def transformers_llama(args: ModelArgs = ARGS) -> nn.Module:
     from transformers import LlamaConfig, LlamaForCausalLM
 
     config = LlamaConfig(
-        vocab_size=ARGS.vocab_size,
-        hidden_size=ARGS.dim,
-        intermediate_size=ARGS.hidden_dim,
-        num_hidden_layers=ARGS.n_layers,
-        num_attention_heads=ARGS.n_heads,
-        max_position_embeddings=CONTEXT,
-        use_cache=False,
+        vocab_size=args.vocab_size,
+        hidden_size=args.dim,
+        intermediate_size=args.hidden_dim,
+        num_hidden_layers=args.n_layers,
+        num_attention_heads=args.n_heads,
+        num_key_value_heads=args.n_kv_heads,
+        max_position_embeddings=args.max_seq_len,
         attn_implementation="sdpa",
     )
     return LlamaForCausalLM(config).train()
 
 
 def transformers_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(model(tokens).logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+    return F.cross_entropy(
+        model(tokens, use_cache=False).logits.float().flatten(0, 1), targets.flatten(), reduction="sum"
+    )
 
 
 def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:

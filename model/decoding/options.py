@@ -30,30 +30,12 @@ Compile = Annotated[
 
 
 # Settings of generation_config.json that choose other tokens than Sampling can
-NOT_FOLLOWED = [
-    "num_beams",
-    "penalty_alpha",
-    "dola_layers",
-    "guidance_scale",
-    "typical_p",
-    "top_h",
-    "epsilon_cutoff",
-    "eta_cutoff",
-    "presence_penalty",
-    "frequency_penalty",
-    "no_repeat_ngram_size",
-    "bad_words_ids",
-    "sequence_bias",
-    "suppress_tokens",
-    "begin_suppress_tokens",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "stop_strings",
-    "min_length",
-    "min_new_tokens",
-    "exponential_decay_length_penalty",
-    "watermarking_config",
-]
+NOT_FOLLOWED = (
+    "num_beams", "penalty_alpha", "dola_layers", "guidance_scale", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
+    "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias",
+    "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id", "stop_strings",
+    "min_length", "min_new_tokens", "exponential_decay_length_penalty", "watermarking_config",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -91,7 +91,7 @@ class TrainArgs:
     ] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint", Range(1)] = 250
     eval_tokens: Annotated[int, "about this many tokens in a validation", Range(1)] = 200_000
-    sample_every: Annotated[int, "steps between generated samples (0: none)", Range(0)] = 500
+    sample_every: Annotated[int, "steps between generated samples (0: none; with fsdp never)", Range(0)] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 
     optimizer: Annotated[

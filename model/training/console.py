@@ -17,7 +17,7 @@ from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device, whole_model
+from .distributed import Ranks, local_device
 from .estimate import count_parameters, training_memory
 from .run_text import Text
 from .trainer import Trainer
@@ -98,15 +98,13 @@ class Console:
             where = f"step {progress.step}" if progress.step else "before the first step"
             best = ", the best so far" if progress.best_step == progress.step else ""
             self.write_line(f"{where}: validation {measured['val_loss']:.3f} nats per token{best}")
-        if trainer.args.sample_every and progress.step and progress.step % trainer.args.sample_every == 0:
+        every = 0 if trainer.sharded else trainer.args.sample_every  # no process has room for the whole model
+        if self.prints and every and progress.step and progress.step % every == 0:
             self._show_sample()
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model = whole_model(trainer.model, trainer.ranks)  # every process must call it
-        if model is None:
-            return
-        step, prompt = trainer.progress.step, self.text.prompt
+        model, step, prompt = trainer.model, trainer.progress.step, self.text.prompt
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         eos_ids = self.text.chat.eos_ids if self.text.chat else tokenizer.eos_ids
         rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)

@@ -3,6 +3,9 @@
 DDP keeps a full copy of the model in each process and averages the gradients. FSDP2 (``fully_shard``) shards every
 parameter, gradient and optimizer state over the processes, and gathers the weights of a block just before it runs.
 
+A model that is sharded is never built whole in one process: it is built on the meta device, sharded, and filled row by
+row (``fill_shards``).
+
 FSDP is imported only in the functions that shard; elsewhere a sharded tensor is recognized by its attributes. The
 import takes 0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs
 need it.
@@ -11,9 +14,9 @@ need it.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -21,8 +24,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.overrides import TorchFunctionMode
 
 from ..cli.machine import pick_device
+from ..config import ModelArgs
 from ..transformer import Transformer
 from ..weights.variants import make_network
 from .loss import NextTokenLoss
@@ -34,13 +39,15 @@ T = TypeVar("T")
 class Ranks:
     """The rank of this process, and the number of processes.
 
-    ``local_rank`` is the rank among the ``local_world_size`` processes of this machine.
+    ``local_rank`` is the rank among the ``local_world_size`` processes of this machine. ``patient`` is a process group
+    that waits for hours, None for the one of training.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
+    patient: Any = None
 
     @property
     def is_first(self) -> bool:
@@ -55,7 +62,7 @@ class Ranks:
         return table.tolist()
 
     def first(self, work: Callable[[], T]) -> T:
-        """Let the first process do the work, and give its result to all, which wait for it.
+        """Let the first process do the work, and give its result to all, which wait for it, for hours if need be.
 
         If the work fails, the first process raises its error, and the others exit without a word.
         """
@@ -66,7 +73,7 @@ class Ranks:
             if self.is_first:
                 answer = [(work(),)]
         finally:
-            dist.broadcast_object_list(answer)
+            dist.broadcast_object_list(answer, group=self.patient)
         if answer[0] is None:
             sys.exit(2)
         return answer[0][0]
@@ -98,12 +105,12 @@ def processes() -> Iterator[Ranks]:
         yield ranks
         return
     # gloo also on machines with GPUs, for settings, and for --device cpu. On Windows it also serves GPUs, because NCCL
-    # is not available there. The timeout is long, because the other processes wait while the first one tokenizes, which
-    # may take hours.
+    # is not available there. Training has PyTorch's own timeout, so that a lost machine ends the run. But the first
+    # process may tokenize for hours, and the others wait for it in a group of their own.
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend, timeout=timedelta(hours=12))
+    dist.init_process_group(backend)
     try:
-        yield ranks
+        yield replace(ranks, patient=dist.new_group(backend="gloo", timeout=timedelta(hours=12)))
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # which would keep DDP
         raise
@@ -116,8 +123,9 @@ def parallelize(
 ) -> nn.Module:
     """Wrap the loss of a network in DDP, or shard it with FSDP; unchanged for one process.
 
-    All processes have the same weights before; with FSDP they are on the CPU, and each keeps its rows of them on
-    ``device``. The names of the parameters do not change. ``dtype`` is that of the matrix products with FSDP.
+    All processes have the same weights before; with FSDP they are on the CPU or the meta device, and each process keeps
+    its rows of them on ``device``. The names of the parameters do not change. ``dtype`` is that of the matrix products
+    with FSDP.
     """
     if ranks.world_size == 1:
         return loss
@@ -135,6 +143,51 @@ def parallelize(
     # By default the weights of the root stay gathered until a backward pass, and a validation has none.
     fully_shard(loss, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
     return loss
+
+
+def fill_shards(
+    loss: nn.Module, model: Transformer, device: torch.device, weights: Iterable[tuple[str, Tensor]]
+) -> None:
+    """Allocate the shards of a model on the meta device, and copy to each process its rows of the weights."""
+    loss.to_empty(device=device)
+    shards = model.state_dict()
+    for name, whole in weights:
+        copy_whole(shards[name], whole)
+
+
+class InitialWeights(TorchFunctionMode):
+    """While a network is built on the meta device: how each of its parameters was initialized last.
+
+    Random numbers are drawn as on the CPU, one parameter at a time, and thrown away, so that the generator is in the
+    same state before each parameter.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.initializations: dict[Tensor, tuple[Tensor, Callable[[Tensor], object]]] = {}
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) != nn.init.__name__:
+            return func(*args, **kwargs)
+        tensor, *args = args or [kwargs.pop("tensor")]
+        state = torch.get_rng_state()
+        self.initializations[tensor] = state, lambda whole: func(whole, *args, **kwargs)
+        func(torch.empty(tensor.shape, device="cpu"), *args, **kwargs)
+        return tensor
+
+
+def random_weights(args: ModelArgs, seed: int) -> Iterator[tuple[str, Tensor]]:
+    """The weights of ``Transformer(args)`` after ``torch.manual_seed(seed)``, one at a time."""
+    torch.manual_seed(seed)
+    with torch.device("meta"), InitialWeights() as initial:
+        model = Transformer(args)
+    for name, parameter in model.named_parameters():
+        state, initialize = initial.initializations[parameter]
+        torch.set_rng_state(state)
+        whole = torch.empty(parameter.shape)
+        initialize(whole)
+        yield name, whole
 
 
 def whole_model(model: Transformer, ranks: Ranks) -> Transformer | None:

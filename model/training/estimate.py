@@ -48,9 +48,9 @@ def training_memory(
     """Estimate the memory of training. The peak is within 15% of measurements.
 
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
-    measured for ``hidden_dim`` of 8/3 ``dim``, and that of the logits with vocabularies of 4,096 to 151,936 tokens
-    (docs/scaling.md). The peak includes temporary tensors of the backward pass, Muon's copies of all matrices of one
-    shape, and the libraries that are imported later.
+    measured for ``hidden_dim`` of 8/3 ``dim``, that of the logits with vocabularies of 4,096 to 151,936 tokens, and
+    what FSDP gathers in two processes on a CPU (docs/scaling.md). The peak includes temporary tensors of the backward
+    pass, Muon's copies of all matrices of one shape, and the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
     state = 16 * parameters
@@ -67,7 +67,13 @@ def training_memory(
     # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins
     logits = per_logit * min(tokens, chunk_rows(model.vocab_size, device)) * model.vocab_size
     logits += (4 + dtype.itemsize) * model.vocab_size * model.dim
-    backward = max(round(BACKWARD_PEAK[dtype] * activations), activations + logits)
+    backward = round(BACKWARD_PEAK[dtype] * activations)
+    if train.fsdp and world_size > 1:
+        # What is gathered: the vocabulary matrices and a few layers, their gradients, and buffers to add these up
+        outside, layer = parameters - hidden, hidden // model.n_layers
+        backward += 10 * outside + min(4, model.n_layers) * layer * (4 if dtype == torch.float32 else 9)
+        logits += dtype.itemsize * outside
+    backward = max(backward, activations + logits)
     return Memory(state, activations, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
 
 

@@ -74,9 +74,10 @@ class CastRMSNorm(FastRMSNorm):
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
         vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
         self.dtype = dtype
+        self.compute = norm.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        return super().forward(x).to(self.dtype)
+        return self.compute(x).to(self.dtype)
 
 
 def has_plain_output(network: Transformer) -> bool:

@@ -50,12 +50,12 @@ class Muon(torch.optim.Muon):
                 self._step_stack(group, weights)
 
     def _step_stack(self, group: dict[str, Any], weights: list[Any]) -> None:
-        directions = []
         for p in weights:
             if "momentum_buffer" not in self.state[p]:
                 self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-            momentum = self.state[p]["momentum_buffer"].lerp_(p.grad, 1 - group["momentum"])
-            directions.append(p.grad.lerp(momentum, group["momentum"]))  # Nesterov's momentum
+        grads, momenta = [p.grad for p in weights], [self.state[p]["momentum_buffer"] for p in weights]
+        torch._foreach_lerp_(momenta, grads, 1 - group["momentum"])
+        directions = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov's momentum
 
         stack = torch.stack(directions)  # (N, rows, columns)
         if self.dtype == torch.float16:  # which most gradients are too small for

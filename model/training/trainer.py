@@ -26,10 +26,20 @@ from torch.nn.utils import clip_grad_norm_
 from ..attention import Attention
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import load_model
+from ..weights import load_model, open_checkpoint
 from ..weights.checkpoint import check_savable, save_model
+from ..weights.variants import make_network
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device, parallelize, set_gradient_sync, unsharded, whole_model
+from .distributed import (
+    Ranks,
+    fill_shards,
+    local_device,
+    parallelize,
+    random_weights,
+    set_gradient_sync,
+    unsharded,
+    whole_model,
+)
 from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import (
@@ -100,6 +110,8 @@ class Trainer:
         self.parallel = parallelize(
             NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
         )
+        if self.sharded and model.tok_embeddings.weight.is_meta:
+            fill_shards(self.parallel, model, self.device, initial_weights(model, args) if saved is None else ())
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
@@ -291,15 +303,25 @@ def add_dropout(model: Transformer, probability: float) -> None:
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
 
 
+def initial_weights(model: Transformer, args: TrainArgs) -> Iterator[tuple[str, Tensor]]:
+    """The weights of a model on the meta device, one at a time: random, or those of ``init_from``."""
+    if args.init_from is None:
+        return random_weights(model.args, args.seed)
+    return ((name, stored.read()) for name, stored in open_checkpoint(args.init_from).stored.items())
+
+
 def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
     If ``directory`` has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
-    weights are on the CPU, because no GPU may have room for all of them.
+    trainer sets the weights when it has sharded the model, because no process may have room for all of them. But those
+    of a subclass are set here, on the CPU, because it may compute them as it likes.
     """
+    is_sharded = run.train.fsdp and ranks.world_size > 1
+    if is_sharded and run.network is Transformer:
+        return make_network(Transformer, run.model)  # on the meta device
     model = run.network(run.model)
     source = run.train.init_from
     if source and not (run.resume and (directory / STATE).exists()):
         model.load_state_dict(load_model(source, network=run.network).state_dict())
-    is_sharded = run.train.fsdp and ranks.world_size > 1
     return model if is_sharded else model.to(local_device(run.train.device, ranks))

@@ -44,6 +44,7 @@ class Device(TorchDispatchMode):
         super().__init__()
         self.has_doubles = has_doubles
         self.waits = 0
+        self.launches = 0  # of kernels
         self.operators: set[str] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -69,7 +70,9 @@ class Device(TorchDispatchMode):
         ):
             raise TypeError(f"{func}: the device has no 64-bit floating point")
         if here or results:
-            self.operators.add(func.name().removeprefix("aten::"))
+            name = func.name().removeprefix("aten::")
+            self.operators.add(name)
+            self.launches += not func.is_view and name not in ("_unsafe_view", "empty_like")
         return out
 
 
@@ -78,6 +81,8 @@ def _meta_counts_as_a_device(monkeypatch):
     """PyTorch has neither autocast nor fused optimizers for meta tensors; a GPU has both."""
     autocast = torch.autocast
     monkeypatch.setattr(torch, "autocast", lambda device, *rest, **options: autocast("cpu", *rest, **options))
+    foreach = importlib.import_module("torch.utils._foreach_utils")
+    monkeypatch.setattr(foreach, "_get_foreach_kernels_supported_devices", lambda: ["cpu", "meta"])
     optimizer = importlib.import_module("torch.optim.optimizer")
     monkeypatch.setattr(optimizer, "_get_fused_kernels_supported_devices", lambda: ["cpu", "meta"])
 
@@ -130,6 +135,22 @@ def test_a_training_step_waits_once(device, settings):
         device.waits = 0
         run.step(1.0)
         assert device.waits == 1
+
+
+@pytest.mark.parametrize(("optimizer", "more"), [("adamw", 0), ("muon", 72)])
+@pytest.mark.parametrize(("dtype", "layer", "rest"), [("float32", 105, 64), ("bfloat16", 135, 72)])
+def test_a_training_step_launches_no_more_kernels_than_it_did(device, dtype, layer, rest, optimizer, more):
+    """Small networks on a card take as long as their launches. (Here PyTorch's fused attention is made of eleven.)"""
+    launches = []
+    for n_layers in (2, 3):
+        network = Transformer(dataclasses.replace(ARGS, n_layers=n_layers)).to(DEVICE)
+        run = Trainer(network, dataset(), TrainArgs(batch_size=4, dtype=dtype, device="cpu", optimizer=optimizer))
+        run.step(1.0)
+        device.launches = 0
+        run.step(1.0)
+        launches.append(device.launches)
+    assert launches[1] - launches[0] <= layer
+    assert 3 * launches[0] - 2 * launches[1] <= rest + more
 
 
 @pytest.mark.parametrize("scheme", sorted(SCHEMES))

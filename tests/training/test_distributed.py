@@ -1,20 +1,22 @@
 """Training in two processes, with DDP or FSDP, gives the same run as in one."""
 
+import dataclasses
 import importlib
 import re
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 import torch.distributed as dist
-from training_helpers import make_run, metrics, run_in_processes, same, stop_at, trainer
+from training_helpers import ARGS, dataset, make_run, metrics, run_in_processes, same, stop_at, trainer
 
 from model import Transformer
-from model.training.distributed import Ranks, local_device, processes
+from model.training.distributed import Ranks, gather_tensors, local_device, processes
 from model.training.run_text import prepare_text
-from model.training.trainer import Trainer
-from model.weights import load_model
+from model.training.trainer import Trainer, initial_model
+from model.weights import load_model, save_model
 from model.weights.tensors import load_tensors
 
 importlib.import_module("torch.distributed.fsdp")  # once, instead of in each forked process
@@ -126,6 +128,38 @@ def test_a_sharded_run_in_bfloat16_is_resumed_bit_for_bit_and_learns_as_in_one_p
     assert column(resumed, "train_loss") == pytest.approx(column(one, "train_loss"), abs=0.01)
 
 
+@pytest.mark.parametrize("start", ["random", "init_from", "resume"])
+def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights_of_one_process(tmp_path, start):
+    settings = {"max_steps": 4, "eval_every": 2, "optimizer": "adamw", "device": "cpu", "dtype": "float32"}
+    settings |= vars(ARGS) | {"batch_size": 4, "n_layers": 3}
+    single = make_run(tmp_path / "single", **settings)
+    model = Transformer(single.model)
+    if start == "init_from":
+        save_model(model, tmp_path / "base")
+        settings["init_from"] = tmp_path / "base"
+    if start == "resume":
+        (tmp_path / "state").mkdir()
+        whole = Trainer(model, dataset(), single.train, tmp_path / "state")
+        stop_at(whole, 2)
+    if start == "random":
+        torch.manual_seed(single.train.seed)
+        model = Transformer(single.model)
+
+    def shard(ranks) -> None:
+        run = dataclasses.replace(make_run(tmp_path / "state", **settings, fsdp=True), resume=start == "resume")
+        sharded = initial_model(run, tmp_path / "state", ranks)
+        assert all(parameter.is_meta for parameter in sharded.parameters())
+        trainer = Trainer(sharded, dataset(), run.train, run.directory, ranks, resume=run.resume)
+        found = gather_tensors(sharded.state_dict(), ranks)
+        assert not ranks.is_first or same(found, model.state_dict())
+        assert all(p.to_local().numel() < p.numel() for p in sharded.parameters() if p.ndim == 2)
+        assert trainer.run().step == 4
+
+    (tmp_path / "state").mkdir(exist_ok=True)
+    assert run_in_processes(2, shard) == [0, 0]
+    assert load_model(tmp_path / "state").args == single.model
+
+
 def test_a_directory_that_the_processes_do_not_share_is_refused_before_the_first_step(tmp_path, capfd):
     """The second process has the directory of another run there, an older copy of the run, or none."""
     settings = {"tokenizer": "char", "max_seq_len": 8}
@@ -197,15 +231,18 @@ def test_each_process_of_a_machine_uses_a_different_gpu(monkeypatch):
 @pytest.mark.parametrize("cuda", [True, False])
 @pytest.mark.parametrize("nccl", [True, False])
 def test_nccl_is_asked_for_only_where_pytorch_has_it(monkeypatch, cuda, nccl):
-    asked = []
+    asked, groups = [], []
     monkeypatch.setattr("torch.cuda.is_available", lambda: cuda)
     monkeypatch.setattr(dist, "is_nccl_available", lambda: nccl)
-    monkeypatch.setattr(dist, "init_process_group", lambda backend, timeout: asked.append(backend))
+    monkeypatch.setattr(dist, "init_process_group", lambda *arguments, **options: asked.append((arguments, options)))
+    monkeypatch.setattr(dist, "new_group", lambda **options: groups.append(options))
     monkeypatch.setattr(dist, "destroy_process_group", lambda: None)
     monkeypatch.setenv("WORLD_SIZE", "2")
     with processes() as ranks:
         assert ranks.world_size == 2
-    assert asked == ["cpu:gloo,cuda:nccl" if cuda and nccl else "gloo"]
+    backend = "cpu:gloo,cuda:nccl" if cuda and nccl else "gloo"
+    assert asked == [((backend,), {})], "with PyTorch's own timeout, so that a lost machine ends the run"
+    assert groups == [{"backend": "gloo", "timeout": timedelta(hours=12)}], "to wait for the first process"
 
 
 def test_the_first_process_works_for_all_and_its_failure_ends_all():

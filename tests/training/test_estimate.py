@@ -80,6 +80,25 @@ def test_the_peak_memory_is_within_15_percent_of_the_measured_one(
     assert peak / 1e6 == pytest.approx(megabytes, rel=0.15)
 
 
+@pytest.mark.parametrize(
+    ("dim", "n_layers", "vocab_size", "dtype", "megabytes"),
+    [
+        (1024, 2, 32_000, torch.bfloat16, 2030),
+        (1024, 8, 32_000, torch.float32, 2839),
+        (1024, 8, 4096, torch.bfloat16, 2027),
+        (1024, 16, 4096, torch.bfloat16, 3036),
+        (256, 2, 150_000, torch.float32, 1951),
+    ],
+)
+def test_the_peak_memory_of_a_sharded_model_is_within_20_percent_of_the_measured_one(
+    dim, n_layers, vocab_size, dtype, megabytes
+):
+    """Of each of two processes (docs/scaling.md). The vocabulary matrices are gathered, whatever the number of them."""
+    args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
+    train = TrainArgs(batch_size=4 if vocab_size == 150_000 else 2, fsdp=True)
+    assert training_memory(args, train, dtype, 2).peak / 1e6 == pytest.approx(megabytes, rel=0.2)
+
+
 def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
     ddp, fsdp = TrainArgs(optimizer="adamw"), TrainArgs(fsdp=True)
     single = training_memory(ARGS, ddp, torch.float32).state
