@@ -14,8 +14,8 @@ from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import Conventions, View, caches_of, version
-from .probes import read_table
+from .compare import read_table
+from .judge import Conventions, View, caches_of, ours
 from .reader import Raised
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
@@ -83,7 +83,7 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
 def with_functions(network: Transformer, conventions: Conventions) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
-    views = {"apply_rotary_emb": version("rotate", (), conventions.layouts[0])} | conventions.views
+    views = {"apply_rotary_emb": ours("apply_rotary_emb", conventions.layouts[0])} | conventions.views
     changed = Transformer(args)
     for layer in changed.layers:
         layer.attention = ReadersAttention(args, views)
@@ -91,7 +91,7 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     changed.freqs_cis = network.freqs_cis
     if "precompute_freqs_cis" in views and args.rope_scaling is None:
         raw = views["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
-        table = read_table(raw, args.head_dim // 2)
+        table = read_table(raw, args.head_dim // 2)[1]
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
         changed.freqs_cis = table.to(torch.complex64)
