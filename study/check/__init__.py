@@ -17,7 +17,6 @@ from typing import Annotated
 from ..topic import Both, Report, Table
 from .in_model import in_model
 from .judge import EXERCISES, Conventions, Verdict, counterparts, judge
-
 from .reader import Reader
 
 

@@ -1,6 +1,6 @@
 """What the checks share: both languages, the probes, and the first number that differs."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -11,11 +11,32 @@ from .reader import Raised, Unwritten, kind
 
 
 class Mistake(NamedTuple):
-    """A step of the walk, and "name: explanation" in English and in Chinese."""
+    """ "name: explanation" in English and in Chinese, and the step of the walk, 0 for that of the function."""
 
-    step: int
     en: str
     zh: str
+    step: int = 0
+
+
+def first(*rows: Any) -> Iterator[Mistake]:
+    """The mistake of the first row, (condition, English, Chinese, step), whose condition is true; none if it is empty."""
+    row = next((row for row in rows if row[0]), None)
+    if row and row[1]:
+        yield Mistake(*row[1:])
+
+
+def of_parts(names: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
+    """The mistakes of two parts; one that only one of them makes says so."""
+    mistakes = []
+    for mistake in dict.fromkeys([*found[0], *found[1]]):
+        parts = [name for name, part in zip(names, found) if mistake in part]
+        if len(parts) == 1:
+            en, zh = mistake.en.partition(":"), mistake.zh.partition("：")
+            mistake = mistake._replace(
+                en=f"{en[0]}, in {parts[0]} only{en[1]}{en[2]}", zh=f"{zh[0]}（只在 {parts[0]}）{zh[1]}{zh[2]}"
+            )
+        mistakes.append(mistake)
+    return mistakes
 
 
 class Finding(NamedTuple):
@@ -109,6 +130,8 @@ def read_table(raw: Any, pairs: int) -> tuple[str, Any]:
         return "neighbours", found[:, ::2] if torch.equal(found[:, ::2], found[:, 1::2]) else found
     if torch.is_tensor(raw) and not raw.is_complex() and raw.ndim == 3 and raw.shape[2] == 2:
         return "last axis of 2", torch.view_as_complex(raw.double().contiguous())
+    if torch.is_tensor(raw) and raw.shape[-1:] == (2 * pairs,) and torch.equal(raw[..., :pairs], raw[..., pairs:]):
+        raw = raw[..., :pairs]
     return COMPLEX, raw if torch.is_tensor(raw) or raw is None else type(raw).__name__
 
 
@@ -131,37 +154,42 @@ def near(x: Any, y: Any, tolerance: float = 0.01) -> bool:
     """Whether these are tensors of one shape whose numbers differ by no more than the tolerance."""
     if not torch.is_tensor(x) or not torch.is_tensor(y) or x.shape != y.shape or x.is_complex() != y.is_complex():
         return False
-    return bool(differing(x, y, tolerance).logical_not().all())
+    return torch.allclose(x.to(y.dtype), y, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def differing(x: Tensor, y: Tensor, tolerance: float) -> Tensor:
-    return ~torch.isclose(x, y, rtol=tolerance, atol=tolerance, equal_nan=True)
-
-
-def difference(label: Both, axes: Sequence[Both], yours: Any, expected: Any, tolerance: float) -> Finding | None:
+def difference(probe: Probe, axes: Sequence[Both], yours: Any, expected: Any) -> Finding | None:
     """The first number that differs, and its place in words."""
-    if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected):
-        names = ("q", "k") if len(expected) == 2 else [str(number) for number in range(len(expected))]
-        found = (
-            difference(Both(f"{label.en}, {name}", f"{label.zh}，{name}"), axes, x, y, tolerance)
-            for name, x, y in zip(names, yours, expected)
+    label, tolerance = probe.label, probe.tolerance
+    if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected) == 2:
+        first_one, second_one = (
+            difference(probe._replace(label=Both(f"{label.en}, {en}", f"{label.zh}，{zh}")), axes, x, y)
+            for en, zh, x, y in zip(("first result", "second result"), ("第一个结果", "第二个结果"), yours, expected)
         )
-        return next(filter(None, found), None)
+        return first_one or second_one
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
-        same = type(yours) is type(expected) and yours == expected
-        return None if same else Finding(label, kind(yours), kind(expected))
+        return (
+            None if type(yours) is type(expected) and yours == expected else Finding(label, kind(yours), kind(expected))
+        )
     if yours.shape != expected.shape:
         return Finding(Both(f"{label.en}: the shape", f"{label.zh}：形状"), kind(yours), kind(expected))
     if yours.dtype != expected.dtype:
-        found = (str(x.dtype)[6:].rstrip("0123456789") for x in (yours, expected))
-        return Finding(Both(f"{label.en}: the dtype", f"{label.zh}：dtype"), *found)
-    places = differing(yours, expected, tolerance).nonzero().tolist()
+        names = (str(x.dtype)[6:].rstrip("0123456789") for x in (yours, expected))
+        return Finding(Both(f"{label.en}: the dtype", f"{label.zh}：dtype"), *names)
+    places = (~torch.isclose(yours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)).nonzero().tolist()
     if not places:
         return None
     at = tuple(places[0])
+    if expected.dtype == torch.bool:
+        position = expected.shape[1] - expected.shape[0] + at[0]
+        seen = (", ".join(map(str, x[at[0]].nonzero()[:, 0].tolist())) or "none" for x in (yours, expected))
+        return Finding(
+            Both(
+                f"{label.en}: token {at[0]} is at position {position}; it sees the keys",
+                f"{label.zh}：token {at[0]} 在位置 {position}，它看得到的 key",
+            ),
+            *seen,
+        )
     en, zh = (", ".join(f"{axis[n]} {i}" for axis, i in zip(axes, at)) for n in (0, 1))
-    return Finding(Both(f"{label.en}: {en}", f"{label.zh}：{zh}"), number(yours[at]), number(expected[at]))
-
-
-def number(x: Tensor) -> str:
-    return str(x.item()) if x.dtype == torch.bool else f"{x.item():.6g}"
+    return Finding(
+        Both(f"{label.en}: {en}", f"{label.zh}：{zh}"), f"{yours[at].item():.6g}", f"{expected[at].item():.6g}"
+    )

@@ -6,79 +6,62 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import Both, Mistake, Probe, near, plain, random
+from .compare import Both, Mistake, Probe, first, near, of_parts, plain, random
 from .reader import Raised
 
 AXES = (Both("row of the batch", "batch 第几行"), Both("head", "head"), Both("slot", "槽位"), Both("channel", "分量"))
 B, K, S, D = SIZE = (2, 3, 12, 4)
-Make = Callable[[], Callable[..., Any]]  # returns the method update of a new cache
+Update = Callable[..., Any]
+Make = Callable[[], Update]  # returns the method update of a new cache
 
 
-class RightCache:
-    def __init__(self) -> None:
-        self.slots = [torch.zeros(SIZE), torch.zeros(SIZE)]
+def right() -> Update:
+    slots = torch.zeros(2, *SIZE)
 
-    def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, ...]:
+    def update(start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         end = start_pos + xk.shape[2]
         if end > S:
             raise ValueError
-        for slots, x in zip(self.slots, (xk, xv)):
-            slots[:, :, start_pos:end] = x.detach()
-        return tuple(slots[:, :, :end].clone() for slots in self.slots)
+        slots[:, :, :, start_pos:end] = torch.stack((xk, xv)).detach()
+        return slots[0, :, :, :end].clone(), slots[1, :, :, :end].clone()
+
+    return update
 
 
-def right() -> Callable[..., Any]:
-    return RightCache().update
-
-
-def chunk(T: int, seed: int) -> tuple[Tensor, Tensor]:
+def chunk(T: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     """Keys and values (B, K, T, D)."""
     return random(B, K, T, D, seed=seed), random(B, K, T, D, seed=seed + 100)
 
 
-def call_probe(*calls: tuple[int, int]) -> Probe:
-    """The keys and values that the last of these calls returns, each (start_pos, T)."""
+def calls(make: Make, *starts: tuple[int, int]) -> list[Any]:
+    """What each call returns, of (start_pos, T)."""
+    update = make()
+    return [update(start, *chunk(T, number)) for number, (start, T) in enumerate(starts)]
 
-    def measure(make: Make) -> Any:
-        update = make()
-        for number, (start, T) in enumerate(calls):
-            returned = update(start, *chunk(T, number))
-        return returned
 
-    en = "; then ".join(f"start_pos {start}, T {T}" for start, T in calls)
-    return Probe(Both(en, en.replace("; then ", "，然后 ")), measure)
+def call_probe(*starts: tuple[int, int]) -> Probe:
+    en = ", then ".join(f"start_pos {start}, T {T}" for start, T in starts)
+    return Probe(Both(en, en.replace(", then", "，然后")), lambda make: calls(make, *starts)[-1])
 
 
 def refusal(make: Make, start: int, T: int) -> str:
     """The exception for T tokens after the first ones. A RuntimeError is torch's, because shapes do not fit."""
-    update = make()
-    if start:
-        update(0, *chunk(start, 1))
     try:
-        update(start, *chunk(T, 2))
+        calls(make, *([(0, start)] if start else []), (start, T))
     except (Raised, ValueError) as error:
         cause = error.__cause__ or error
-        return type(cause).__name__ if not isinstance(cause, RuntimeError | TypeError) else "no ValueError"
+        return "no ValueError" if isinstance(cause, RuntimeError | TypeError) else type(cause).__name__
     return "no ValueError"
 
 
 def refusal_probe(start: int, T: int) -> Probe:
-    return Probe(
-        Both(
-            f"start_pos {start}, T {T}, in a cache of {S} slots", f"start_pos 为 {start}，T 为 {T}，缓存有 {S} 个槽位"
-        ),
-        lambda make: refusal(make, start, T),
-    )
+    text = f"start_pos {start}, T {T}, max_seq_len {S}"
+    return Probe(Both(text, text), lambda make: refusal(make, start, T))
 
 
-def is_detached(make: Make) -> str:
-    update, new = make(), [x.requires_grad_() for x in chunk(3, 1)]
-    update(0, *new)
-    return " and ".join(str(x.requires_grad) for x in update(3, *chunk(2, 2)))
-
-
-def after_overwriting(make: Make) -> Any:
-    update, new = make(), [x.requires_grad_() for x in chunk(3, 1)]  # those with a gradient are not copied
+def with_gradient(make: Make) -> Any:
+    """What a cache returns of a chunk with a gradient, which is not copied, after the caller has overwritten it."""
+    update, new = make(), [x.requires_grad_() for x in chunk(3)]
     update(0, *new)
     with torch.no_grad():
         for x in new:
@@ -86,229 +69,103 @@ def after_overwriting(make: Make) -> Any:
     return update(3, *chunk(2, 2))
 
 
-def second_cache(make: Make) -> Any:
-    first, second = make(), make()
-    first(0, *chunk(3, 1))
-    second(0, *chunk(3, 2))
-    return first(3, *chunk(1, 3))
+def first_of_two(make: Make) -> Any:
+    one, other = make(), make()
+    one(0, *chunk(3, 1))
+    other(0, *chunk(3, 2))
+    return one(3, *chunk(1, 3))
 
 
+GRADIENT = Probe(
+    Both("stored keys and values have a gradient", "存下的 key 和 value 有没有梯度"),
+    lambda make: " and ".join(str(x.requires_grad) for x in with_gradient(make)),
+)
+DTYPE = Probe(Both("the dtypes", "dtype"), lambda make: " and ".join(str(x.dtype)[6:] for x in make()(0, *chunk(2))))
+LIMITS = tuple(refusal_probe(start, T) for start, T in ((9, 5), (0, 13), (12, 1)))
+OVERWRITTEN = Probe(Both("after the caller has overwritten xk and xv", "调用者改写 xk 和 xv 之后"), with_gradient)
+SHARED = Probe(Both("the first of two caches", "两个缓存中的第一个"), first_of_two)
 PROBES = (
     call_probe((0, 5)),
     call_probe((0, 5), (5, 2)),
     call_probe((0, 5), (5, 7)),
     call_probe((0, 5), (5, 2), (2, 1)),
     call_probe((0, 5), (0, 2)),
-    Probe(Both("the first of two caches", "两个缓存中的第一个"), second_cache),
-    refusal_probe(12, 1),
-    refusal_probe(9, 5),
-    refusal_probe(0, 13),
-    Probe(Both("the dtypes", "dtype"), lambda make: " and ".join(str(x.dtype)[6:] for x in make()(0, *chunk(2, 1)))),
-    Probe(Both("stored keys and values have a gradient", "存下的 key 和 value 有没有梯度"), is_detached),
-    Probe(Both("after the caller has overwritten xk and xv", "调用者改写 xk 和 xv 之后"), after_overwriting),
+    *(SHARED, DTYPE, GRADIENT, OVERWRITTEN, *LIMITS),
 )
 
 
+def is_right(probe: Probe, make: Make) -> bool:
+    found, expected = probe.of(make), probe.of(right)
+    return (
+        near(found[0], expected[0]) and near(found[1], expected[1]) if isinstance(found, tuple) else found == expected
+    )
+
+
+# fmt: off
 def mistakes(make: Make) -> Iterator[Mistake]:
-    yield from limit_mistakes(make)
-    for number, mistake in ((-3, DTYPE), (-2, GRADIENT)):
-        if PROBES[number].of(make) != PROBES[number].of(right):
-            yield mistake
-    update = make()
-    chunks = [chunk(5, 0), chunk(2, 1), chunk(1, 2)]
-    tokens = [torch.cat(parts, 2).double() for parts in zip(*chunks)]  # (B, K, 8, D) of keys, and of values
-    first, second, third = (plain(update(start, *each)) for start, each in zip((0, 5, 2), chunks))
-    if not isinstance(second, tuple) or len(second) != 2:
-        yield Mistake(8, "return (keys, values), two tensors.", "应返回 (keys, values) 两个张量。")
+    limits = [probe.of(make) for probe in LIMITS]
+    refused = call_probe((0, S)).of(make)
+    yield from first(
+        (isinstance(refused, Raised) and isinstance(refused.__cause__, ValueError | AssertionError),
+         "the last slot is refused: start_pos + T may equal max_seq_len", "最后一个槽位被拒绝了：start_pos + T 可以等于 max_seq_len"),
+        (limits[:2] == ["no ValueError", "ValueError"],
+         "T is checked instead of start_pos + T: compare the sum with max_seq_len", "检查的是 T 而不是 start_pos + T：应拿两者之和与 max_seq_len 比"),
+        ("no ValueError" in limits,
+         "the end of the cache is not checked: ValueError if start_pos + T exceeds max_seq_len", "没有检查放不放得下：start_pos + T 超过 max_seq_len 时应报 ValueError"),
+        (limits != ["ValueError"] * 3, "another exception than ValueError: callers catch ValueError", "抛出的不是 ValueError：调用者等的是 ValueError"),
+    )
+    yield from first((not is_right(DTYPE, make), "the dtype changes: it is that of xk and xv, .type_as(xk)", "dtype 变了：应与 xk、xv 相同，.type_as(xk)"))
+    yield from first((not is_right(GRADIENT, make), "the cache is not detached: it keeps the graph of every step; store xk.detach()", "缓存没有 detach：每一步的计算图都留着，应存 xk.detach()"))
+    returned = plain(calls(make, (0, 5), (5, 2), (2, 1)))
+    tokens = [torch.cat(parts, 2).double() for parts in zip(chunk(5, 0), chunk(2, 1), chunk(1, 2))]  # (B, K, 8, D)
+    if not all(isinstance(each, tuple) and len(each) == 2 for each in returned):
+        yield Mistake("return the tuple (keys, values)", "应返回元组 (keys, values)")
         return
-    if second[0].shape[:2] == (B, second[0].shape[1]) and second[0].shape[2] == K != second[0].shape[1]:
-        yield Mistake(8, "the axes are in another order: (B, K, S, D).", "轴的顺序不对：应为 (B, K, S, D)。")
-        return
-    named = list(slot_mistakes(first, second, third, tokens))
-    yield from named
-    if not named:
-        if not PROBES[5].of(right)[0].equal(PROBES[5].of(make)[0]):
-            yield Mistake(
-                8,
-                "all caches share their slots: make the tensors in __init__, not in the class.",
-                "各层共用了同一批槽位：张量应在 __init__ 里建，不是在类里。",
-            )
-        if not near(PROBES[-1].of(right)[0], PROBES[-1].of(make)[0]):
-            yield Mistake(
-                8,
-                "the cache keeps the caller's tensors: copy them into its own slots.",
-                "缓存直接留下了调用者的张量：应复制到自己的槽位里。",
-            )
-
-
-DTYPE = Mistake(
-    8,
-    "the dtype changes: keys and values come back in the dtype of xk and xv, .type_as(xk).",
-    "dtype 变了：返回的 key 和 value 与 xk、xv 同 dtype，.type_as(xk)。",
-)
-GRADIENT = Mistake(
-    8,
-    "the cache is not detached: it keeps the graph of every step alive; store xk.detach() and xv.detach().",
-    "缓存没有 detach：每一步的计算图都留着；应存 xk.detach() 和 xv.detach()。",
-)
-
-
-def limit_mistakes(make: Make) -> Iterator[Mistake]:
-    found = [refusal(make, *limits) for limits in ((12, 1), (9, 5), (0, 13))]
-    try:
-        make()(0, *chunk(S, 1))
-    except Raised as error:
-        if isinstance(error.__cause__, ValueError | AssertionError):
-            yield Mistake(
-                8,
-                "the last slot is refused: start_pos + T may equal max_seq_len.",
-                "最后一个槽位被拒绝了：start_pos + T 可以等于 max_seq_len。",
-            )
-    if found[2] == "ValueError" and found[1] == "no ValueError":
-        yield Mistake(
-            8,
-            "T is checked instead of start_pos + T: compare start_pos + T with max_seq_len.",
-            "检查的是 T 而不是 start_pos + T：应比较 start_pos + T 与 max_seq_len。",
-        )
-    elif "no ValueError" in found:
-        yield Mistake(
-            8,
-            "the end of the cache is not checked: ValueError if start_pos + T exceeds max_seq_len.",
-            "没有检查缓存是否放得下：start_pos + T 超过 max_seq_len 时应报 ValueError。",
-        )
-    elif found != ["ValueError"] * 3:
-        yield Mistake(
-            8,
-            "another exception than ValueError: callers catch ValueError.",
-            "抛出的不是 ValueError：调用者等的是 ValueError。",
-        )
-
-
-def slot_mistakes(first: Any, second: Any, third: Any, tokens: list[Tensor]) -> Iterator[Mistake]:
-    """From what two calls with 5 and 2 tokens return, then one at position 2."""
-    length = second[0].shape[2]
-    if length == S:
-        yield Mistake(
-            8,
-            "stale slots are read: return only [:, :, : start_pos + T], the others get weight too.",
-            "读到了没用的槽位：只返回 [:, :, : start_pos + T]，其余的也会分到权重。",
-        )
-    elif length == 2:
-        yield Mistake(
-            8,
-            "only the new tokens come back: return all start_pos + T.",
-            "只返回了新 token：应返回全部 start_pos + T 个。",
-        )
-    elif length == 5:
-        yield Mistake(
-            8,
-            "the new tokens do not come back: return all start_pos + T.",
-            "没有返回新 token：应返回全部 start_pos + T 个。",
-        )
-    elif length in (6, 8):
-        yield Mistake(
-            8, "off by one position: return [:, :, : start_pos + T].", "差了一个位置：应返回 [:, :, : start_pos + T]。"
-        )
-    elif length == 7 == third[0].shape[2]:
-        yield Mistake(
-            8,
-            "stale slots are read: a new text may start at 0; return only [:, :, : start_pos + T].",
-            "读到了旧的槽位：新文本可以从 0 开始；只返回 [:, :, : start_pos + T]。",
-        )
-    elif length == 7 and third[0].shape[2] == 8:
-        yield Mistake(
-            8,
-            "start_pos is not used: the cache keeps no count, the caller says where tokens go.",
-            "没有用 start_pos：缓存不计数，放在哪里由调用者决定。",
-        )
-    keys = sources(second[0], tokens[0])
-    values = sources(second[1], tokens[1])
-    if sources(second[0], tokens[1])[-2:] == [5, 6] or sources(second[1], tokens[0])[-2:] == [5, 6]:
-        yield Mistake(
-            8,
-            "keys in place of values, or values of keys: return (keys, values), in this order.",
-            "key 与 value 弄混了：依次返回 (keys, values)。",
-        )
-        return
-    if length in (2, 5, 6):
-        return
-    for name, found in (("keys", keys), ("values", values)):
-        found = found[:7]
-        if found == list(range(7)):
-            continue
-        if found == [5, 6, 2, 3, 4, None, None]:
-            yield Mistake(
-                8,
-                f"{name} are written at slot 0: a chunk goes to slots start_pos .. start_pos + T - 1.",
-                f"{name} 总是写到槽位 0：应写到 start_pos … start_pos + T - 1。",
-            )
-        elif found[1:] == list(range(6)) or found[:6] == list(range(1, 7)):
-            yield Mistake(
-                8,
-                f"off by one position in {name}: token t of a chunk goes to slot start_pos + t.",
-                f"{name} 差了一个位置：第 t 个 token 写到槽位 start_pos + t。",
-            )
-        elif found == [None] * 5 + [5, 6]:
-            yield Mistake(
-                8,
-                f"earlier {name} are lost: each update empties the cache.",
-                f"之前的 {name} 丢了：每次 update 都清空了缓存。",
-            )
-        elif found == [None] * 7:
-            yield from nothing_mistakes(name, second[name == "values"], tokens[name == "values"])
-        elif found.count(None) > 2 or len(set(found) - {None}) <= 3:
-            yield Mistake(
-                8,
-                f"not all tokens of a chunk are cached in {name}: write all T, at start_pos .. start_pos + T - 1.",
-                f"{name} 没有存下一段里的所有 token：T 个都要写到 start_pos … start_pos + T - 1。",
-            )
-        else:
-            yield Mistake(
-                8,
-                f"the slots of {name} are in another order: the token at position p is in slot p.",
-                f"{name} 的槽位顺序不对：位置 p 的 token 在槽位 p。",
-            )
-    if keys == values == list(range(7)) and length == 7 == third[0].shape[2] + 4:
-        found = sources(third[0], tokens[0])
-        if found != [0, 1, 7] and near(third[0][:, :, 2], tokens[0][:, :, 7] + tokens[0][:, :, 2]):
-            yield Mistake(
-                8,
-                "new keys are added to the old ones: overwrite the slots, =, not +=.",
-                "新的 key 加到了旧的上面：应覆盖（=），不是累加（+=）。",
-            )
-        elif found != [0, 1, 7]:
-            yield Mistake(
-                8,
-                "start_pos is not used: the token at position p is in slot p.",
-                "没有用 start_pos：位置 p 的 token 在槽位 p。",
-            )
-
-
-def nothing_mistakes(name: str, x: Tensor, tokens: Tensor) -> Iterator[Mistake]:
-    """Of slots that hold no whole token of all heads and rows of the batch."""
-    if x.shape[:2] == (B, K) and near(x[0, :, :7], tokens[0, :, :7]):
-        yield Mistake(
-            8,
-            f"only one row of the batch is cached in {name}: index [:, :, start_pos:end].",
-            f"{name} 只存了 batch 的一行：应写 [:, :, start_pos:end]。",
-        )
-    elif x.shape[:2] == (B, K) and near(x[:, 0, :7], tokens[:, 0, :7]):
-        yield Mistake(
-            8,
-            f"only one head is cached in {name}: index [:, :, start_pos:end].",
-            f"{name} 只存了一个 head：应写 [:, :, start_pos:end]。",
-        )
-    elif not x.any():
-        yield Mistake(
-            8,
-            f"no {name} are stored: write xk to the keys and xv to the values.",
-            f"没有存 {name}：xk 写入 keys，xv 写入 values。",
-        )
+    exchanged = any(sources(returned[1][n], tokens[1 - n])[-1:] == [6] for n in (0, 1))
+    found = [Mistake("keys and values mixed up: store both, and return (keys, values)", "key 与 value 弄混了：两者都要存，依次返回 (keys, values)")] if exchanged else []
+    if not found:
+        parts = [list(slot_mistakes([each[n] for each in returned], tokens[n])) for n in (0, 1)]
+        found = of_parts(("keys", "values"), parts)
+    yield from found or first(
+        (not is_right(SHARED, make), "all caches share their slots: make the tensors in __init__, not in the class", "各层共用了槽位：张量应在 __init__ 里建，不是在类里"),
+        (not is_right(OVERWRITTEN, make), "the cache keeps the caller's tensors: copy them into slots", "留下了调用者的张量：应复制到槽位里"),
+    )
 
 
 def sources(x: Tensor, tokens: Tensor) -> list[int | None]:
     """Which token each slot holds."""
-    return [
-        next((n for n in range(tokens.shape[2]) if near(x[:, :, slot], tokens[:, :, n], 1e-3)), None)
-        for slot in range(x.shape[2])
-    ]
+    return [next((n for n in range(8) if near(x[:, :, slot], tokens[:, :, n], 1e-3)), None) for slot in range(x.shape[2])]
+
+
+def slot_mistakes(returned: list[Tensor], tokens: Tensor) -> Iterator[Mistake]:
+    """Of keys or values, from what calls with 5 and 2 tokens return, then one at position 2."""
+    x = returned[1]
+    length, later = x.shape[2], returned[2].shape[2]
+    alone, held, after = (sources(each, tokens) for each in returned)
+    added = near(returned[2][:, :, 2:3], tokens[:, :, 2:3] + tokens[:, :, 7:])
+    yield from first(
+        (x.shape[2] == K and x.shape[1] != K, "the axes are in another order: (B, K, S, D)", "轴的顺序不对：应为 (B, K, S, D)"),
+        (length == S or length == later == 7, "stale slots are returned: only [:, :, : start_pos + T]", "返回了没用的槽位：只应返回 [:, :, : start_pos + T]"),
+        (length == 2, "only the new tokens come back: return all start_pos + T", "只返回了新 token：应返回全部 start_pos + T 个"),
+        (length == 5, "the new tokens do not come back: return all start_pos + T", "没有返回新 token：应返回全部 start_pos + T 个"),
+        (length in (6, 8), "off by one slot: return [:, :, : start_pos + T]", "差了一个槽位：应返回 [:, :, : start_pos + T]"),
+        (later == 8, "start_pos is not used: the cache keeps no count, the caller says where tokens go", "没有用 start_pos：缓存不计数，放在哪里由调用者决定"),
+    )
+    held = held[:7]
+    if held == list(range(7)):
+        yield from first(
+            (length != 7 or later != 3 or after == [0, 1, 7], "", ""),
+            (added, "new tokens are added to old ones: overwrite the slots, = instead of +=", "新 token 加到了旧的上面：应覆盖，用 = 而不是 +="),
+            (True, "start_pos is not used: the token at position p is in slot p", "没有用 start_pos：位置 p 的 token 在槽位 p"),
+        )
+    elif len(held) == 7:
+        yield from first(
+            (held == [5, 6, 2, 3, 4, None, None], "written at slot 0: a chunk begins at slot start_pos", "总是写到槽位 0：一段从槽位 start_pos 开始"),
+            (held[1:] == list(range(6)) or held[:6] == list(range(1, 7)), "off by one slot: token t of a chunk goes to slot start_pos + t", "差了一个槽位：第 t 个 token 写到槽位 start_pos + t"),
+            (held == [None] * 5 + [5, 6], "earlier tokens are lost: each call empties the cache", "之前的 token 丢了：每次调用都清空了缓存"),
+            (near(x[0, :, :7], tokens[0, :, :7]), "only one row of the batch is cached: [:, :, start_pos:end]", "只存了 batch 的一行：[:, :, start_pos:end]"),
+            (near(x[:, 0, :7], tokens[:, 0, :7]), "only one head is cached: [:, :, start_pos:end]", "只存了一个 head：[:, :, start_pos:end]"),
+            (not bool(x.any()), "nothing is stored: write xk to the keys, xv to the values", "什么也没存：xk 写入 keys，xv 写入 values"),
+            (len({*alone} - {None}) == 1, "only one token of a chunk is cached: slots start_pos .. start_pos + T - 1", "一段只存了一个 token：应写到槽位 start_pos … start_pos + T - 1"),
+            (len({*held} - {None}) > 1, "other slots: the token at position p is in slot p", "槽位不对：位置 p 的 token 在槽位 p"),
+        )

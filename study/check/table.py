@@ -1,4 +1,4 @@
-"""precompute_freqs_cis: its probes, and its usual mistakes by the rotation that each row and column has."""
+"""precompute_freqs_cis: its probes, and its usual mistakes by the angle of each pair from one position to the next."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import Both, Mistake, Probe, near, plain, read_table, rotation
+from .compare import Both, Mistake, Probe, first, near, plain, read_table, rotation
 
 AXES = (Both("position", "位置"), Both("pair", "组"))
 DIM, END, THETA = 12, 40, 10000.0
@@ -23,301 +23,169 @@ def frequencies(dim: int, theta: float) -> Tensor:
     return theta ** -(torch.arange(0, dim, 2).double() / dim)
 
 
+def read(call: Call, dim: int, end: int, *theta: float) -> Any:
+    return plain(read_table(call(dim, end, *theta), dim // 2)[1])
+
+
 def probe(*arguments: Any, tolerance: float = 5e-5) -> Probe:
     text = ", ".join(f"{name} {value:g}" for name, value in zip(("dim", "end", "theta"), arguments))
-    return Probe(Both(text, text), lambda call: read_table(call(*arguments), arguments[0] // 2)[1], tolerance)
+    return Probe(Both(text, text), lambda call: read(call, *arguments), tolerance)
 
 
 # The last one is beyond 2048, where float16 has only even numbers; float32 is wrong by 0.0003 there.
 PROBES = (probe(8, 7, 3.0), probe(4, 3), probe(6, 13, 500.0), probe(DIM, 3001, THETA, tolerance=2e-3))
 
 
+# fmt: off
 def mistakes(call: Call) -> Iterator[Mistake]:
-    raw = call(DIM, END, THETA)
-    z = plain(read_table(raw, DIM // 2)[1])
-    freqs = frequencies(DIM, THETA)
+    z, table, freqs = read(call, DIM, END, THETA), right(DIM, END), frequencies(DIM, THETA)
     if not torch.is_tensor(z):
-        yield Mistake(
-            5,
-            "not a torch tensor: the callers need a tensor, or the tuple (cos, sin).",
-            "不是 torch 张量：应返回张量，或者元组 (cos, sin)。",
-        )
-    elif z.shape != (END, DIM // 2):
-        yield from shape_mistakes(z, freqs)
-    elif not z.is_complex() or not near(z.abs(), torch.ones(z.shape).double()):
-        yield from value_mistakes(z if z.is_complex() else z + 0j, freqs)
-    else:
+        yield Mistake("no torch tensor: return a complex tensor, or the tuple (cos, sin)", "不是 torch 张量：应返回复数张量，或者元组 (cos, sin)")
+    elif z.is_complex() and z.shape == table.shape and near(z.abs(), table.abs()):
         yield from angle_mistakes(call, z, freqs)
-
-
-def shape_mistakes(z: Tensor, freqs: Tensor) -> Iterator[Mistake]:
-    table = right(DIM, END)
-    if near(z, table.T):
-        yield Mistake(
-            5,
-            "the table is transposed: it has a row for each position and a column for each pair, (end, dim/2).",
-            "表转置了：每个位置一行，每组一列，即 (end, dim/2)。",
-        )
-    elif not z.is_complex() and z.numel() == 2 * table.numel() and near(ordered(z), ordered(torch.view_as_real(table))):
-        yield Mistake(
-            3,
-            "cosines and sines in one tensor: return a complex table or the tuple (cos, sin), each (end, dim/2).",
-            "cos 和 sin 挤在一个张量里：应返回复数表，或者元组 (cos, sin)，各为 (end, dim/2)。",
-        )
-    elif z.shape == freqs.shape:
-        yield Mistake(
-            5,
-            "the table holds frequencies: multiply them by all positions, torch.outer(torch.arange(end), freqs).",
-            "表里只有频率：还要乘上每个位置，torch.outer(torch.arange(end), freqs)。",
-        )
-    elif z.shape == (DIM, END // 2):
-        yield Mistake(5, "dim and end exchanged: dim is the first argument.", "dim 与 end 颠倒了：第一个参数是 dim。")
-    elif z.ndim == 2 and z.shape[1] != DIM // 2:
-        yield Mistake(
-            5,
-            "the number of columns: the two channels of a pair share an angle, so there are dim/2.",
-            "列数：一组的两个分量共用一个角度，所以是 dim/2 列。",
-        )
-    elif z.ndim == 2:
-        yield Mistake(
-            5,
-            "the number of positions: the table has end rows, one for each of 0 .. end - 1.",
-            "位置数：表有 end 行，位置 0 到 end - 1 各一行。",
-        )
-
-
-def ordered(x: Tensor) -> Tensor:
-    return x.flatten().sort().values
-
-
-def value_mistakes(z: Tensor, freqs: Tensor) -> Iterator[Mistake]:
-    """Of numbers whose length is not 1."""
-    angles = torch.outer(torch.arange(END).double(), freqs)
-    real, imag, zero = z.real, z.imag, torch.zeros_like(z.real)
-    if near(real, angles) or near(imag, angles):
-        yield Mistake(
-            5,
-            "the table holds angles: return their rotations, torch.polar(ones, angles), or their cosines and sines.",
-            "表里是角度：应返回旋转 torch.polar(ones, angles)，或者角度的 cos 和 sin。",
-        )
-    elif near(imag, zero) and near(real, angles.exp(), 0.1):
-        yield Mistake(
-            5, "exp without j: the rotation is exp(j angle), torch.polar(1, angle).", "exp 少了 j：旋转是 exp(j 角度)。"
-        )
-    elif near(real, freqs.expand(END, -1)):
-        yield Mistake(
-            5,
-            "the table holds frequencies: multiply them by all positions, torch.outer(torch.arange(end), freqs).",
-            "表里只有频率：还要乘上每个位置，torch.outer(torch.arange(end), freqs)。",
-        )
-    elif near(imag, zero) and float(real.abs().max()) < 1.01:
-        yield Mistake(
-            5,
-            "the sines are missing: the table is real; a rotation needs both cos and sin of each angle.",
-            "少了 sin：表是实数；旋转既要 cos，也要 sin。",
-        )
-    elif near(real, zero) and float(imag.abs().max()) < 1.01:
-        yield Mistake(
-            1,
-            "the cosines are missing: a rotation needs both cos and sin of each angle.",
-            "少了 cos：旋转既要 cos，也要 sin。",
-        )
-    elif near(real, imag):
-        yield Mistake(
-            1,
-            "cosine and sine are the same: the first is cos a, the second sin a.",
-            "cos 和 sin 一样：前者是 cos a，后者是 sin a。",
-        )
-    elif near(z, torch.polar(angles, torch.ones_like(angles))):
-        yield Mistake(
-            5,
-            "polar's arguments exchanged: torch.polar takes the length first, which is 1, then the angle.",
-            "polar 的参数颠倒了：torch.polar 先取长度（1），再取角度。",
-        )
     else:
-        yield Mistake(5, "the length is not 1: cos² + sin² must be 1.", "长度不是 1：应有 cos² + sin² = 1。")
+        angles = torch.outer(torch.arange(END).double(), freqs)
+        x, y = (z.real, z.imag) if z.is_complex() else (z, torch.zeros_like(z))
+        numbers, one = torch.view_as_real(table).flatten(), table.abs()
+        yield from first(
+            (near(z, table.T),
+             "the table is transposed: a row for each position, a column for each pair", "表转置了：每个位置一行，每组一列"),
+            (near(z.flatten().abs().sort()[0], numbers.abs().sort()[0]),
+             "cosines and sines in one tensor: return two, or a complex one", "cos 和 sin 挤在一个张量里：应分成两个，或用复数"),
+            (z.shape == freqs.shape or near(x, freqs.expand(END, -1)),
+             "frequencies only: the angle is position times frequency, torch.outer", "只有频率：角度是位置乘频率，torch.outer"),
+            (bool(z.isnan().any()), "", ""),
+            (z.shape == (DIM, END // 2), "dim and end exchanged: dim is the first argument", "dim 与 end 颠倒了：先 dim"),
+            (z.ndim == 2 and len(z) != END,
+             "the number of positions: a row for each of 0 .. end - 1", "位置数：0 到 end - 1 各一行"),
+            (z.shape != table.shape,
+             "the columns: one for each pair, dim/2; or dim, each angle twice, in the same order for cosines and sines",
+             "列：每组一列，共 dim/2 列；或 dim 列，每个角度出现两次，cos 与 sin 的顺序一致"),
+            (near(x, angles) or near(y, angles),
+             "angles: return their cosines and sines, torch.polar(ones, angles)", "是角度：应返回它们的 cos 和 sin，torch.polar(ones, angles)"),
+            (near(y, 0 * one) and near(x, angles.exp(), 0.1), "exp without j: exp(j angle)", "exp 少了 j：应为 exp(j 角度)"),
+            (near(y, 0 * one) or near(x, 0 * one) or near(x, y),
+             "cosine or sine is missing: a rotation has both, cos a + j sin a", "少了 cos 或 sin：旋转两者都要，cos a + j sin a"),
+            (near(z, torch.polar(angles, one)),
+             "polar's arguments exchanged: first the length, 1, then the angle", "polar 的参数颠倒了：先长度 1，再角度"),
+            (True, "the length is not 1: cos² + sin² is 1", "长度不是 1：cos² + sin² 应为 1"),
+        )
 
 
 def angle_mistakes(call: Call, z: Tensor, freqs: Tensor) -> Iterator[Mistake]:
-    """Of rotations: where they begin, and by how much each pair turns from one position to the next."""
-    if near(z[0], torch.full_like(z[0], 1j)):
-        yield Mistake(
-            1,
-            "cosine and sine exchanged: cosine first, because exp(ja) = cos a + j sin a.",
-            "cos 与 sin 颠倒了：先 cos 后 sin。",
-        )
-        z = torch.complex(z.imag, z.real)
+    """Of rotations, of which row p should turn pair i by p times its frequency."""
+    found = []
     if near(z.flip(0), right(DIM, END)):
-        yield Mistake(
-            5, "the positions are in reverse order: row p is position p.", "位置的顺序反了：第 p 行是位置 p。"
+        found.append(Mistake("the positions are in reverse order: row p is position p", "位置的顺序反了：第 p 行是位置 p"))
+        z = z.flip(0)
+    step, start = start_of(z)
+    if start is None:
+        z = torch.complex(z.imag, z.real)
+        step, start = start_of(z)
+        found += first((start is not None, "cosine and sine exchanged: cos a + j sin a", "cos 与 sin 颠倒了：cos a + j sin a", 1))
+    if start is not None and near(z[1:], z[:-1] * step, 0.03):
+        if start:
+            found.append(Mistake(
+                f"off by one position: row 0 is position 0; here it is position {start}", f"差了一个位置：第 0 行是位置 0；这里是位置 {start}"
+            ))
+        found += step_mistakes(call, step, freqs)
+        found = found or list(rounding_mistakes(call, freqs))
+    yield from found
+
+
+def start_of(z: Tensor) -> tuple[Tensor, int | None]:
+    """How much each pair turns between two positions, and the position of row 0, None if it is no whole number."""
+    step = z[1] / z[0]
+    return step, next((n for n in (0, 1, -1, 2) if near(z[0], step**n, 0.002)), None)
+
+
+def step_mistakes(call: Call, step: Tensor, freqs: Tensor) -> Iterator[Mistake]:
+    """From the rotation of each pair between two positions."""
+    i = torch.arange(DIM // 2).double()
+    exponents = {
+        "2i/D": 2 * i / DIM, "i/D": i / DIM, "2i/(D/2)": 4 * i / DIM, "2(i - 1)/D": 2 * (i - 1) / DIM, "2i/(D - 2)": 2 * i / (DIM - 2),
+        "2(i + 1)/D": 2 * (i + 1) / DIM, "(2i + 1)/D": (2 * i + 1) / DIM, "2i/(D - 1)": 2 * i / (DIM - 1),
+        "2i": 2 * i, "i": i, "(2i // D)": 2 * i // DIM, "2i/end": 2 * i / END, "i/end": i / END,
+    }
+    reverse = {f"{name}, in reverse order": exponent.flip(0) for name, exponent in exponents.items()}
+    minus = {f"-{name}": -exponent for name, exponent in exponents.items()}
+    for name, exponent in (exponents | reverse | minus).items():
+        for turned in (step, step.conj()):
+            if near(turned, rotation(THETA**-exponent), 0.003 if name != "2i/D" else 0.01):
+                if name == "2i/D":
+                    yield from base_mistakes(call)
+                else:
+                    yield exponent_mistake(name)
+                if turned is not step:
+                    yield SIGN
+                return
+    factor = float(step[-1].angle() / freqs[-1])
+    if near(step, rotation(factor * freqs)):
+        later = steps(call, 2 * END, THETA)[-1] / freqs[-1]
+        yield from first(
+            (near(step, torch.ones_like(step), 1e-6), "all rows are the same: row p turns by p times the frequency", "每一行都一样：第 p 行转 p 乘频率"),
+            (abs(factor / 57.2958 - 1) < 0.01 or abs(factor * 57.2958 - 1) < 0.01, "degrees: angles are in radians", "用了角度制：角的单位是弧度"),
+            (abs(later - factor) > abs(factor) / 4,
+             "the positions: they are 0, 1 .. end - 1, not divided by their number", "位置：是 0、1 … end - 1，不除以总数"),
+            (True, f"a factor of the angles: they are {factor:.4g} times p theta^(-2i/D)", f"角度多了系数：是 p θ^(-2i/D) 的 {factor:.4g} 倍"),
         )
-        return
-    step = z[1] / z[0]  # (D/2,)
-    if near(z[0], rotation(freqs)) and near(step, rotation(torch.ones_like(freqs))):
-        yield Mistake(
-            5, "added instead of multiplied: the angle is position times frequency.", "写成了相加：角度是位置乘频率。"
-        )
-        return
-    if not near(z[1:], z[:-1] * step, 0.03):
-        return
-    if near(step, torch.ones_like(step), 1e-6):
-        yield Mistake(
-            5, "all rows are the same: row p is the rotation of position p.", "每一行都一样：第 p 行是位置 p 的旋转。"
-        )
-        return
-    if not near(z[0], torch.ones_like(step)):
-        shift = next((n for n in (1, -1, 2) if near(z[0], step**n)), None)
-        if shift is None:
-            return
-        yield Mistake(
-            5,
-            f"off by one position: positions begin at 0; row 0 of yours is position {shift}.",
-            f"差了一个位置：位置从 0 开始，你的第 0 行是位置 {shift}。",
-        )
-    yield from step_mistakes(call, step, freqs)
-    if near(step, rotation(freqs)):
-        yield from rounding_mistakes(call, freqs)
+    else:
+        yield from base_mistakes(call)
+
+
+def exponent_mistake(name: str) -> Mistake:
+    if name[0] == "-":
+        return Mistake("theta is inverted: theta^(-2i/D) has a minus sign, so that pair 0 is the fastest", "θ 颠倒了：θ^(-2i/D) 有负号，第 0 组最快")
+    return Mistake(f"the exponent: pair i turns by theta^(-2i/D); here by theta^-({name})", f"指数：第 i 组转 θ^(-2i/D)；这里是 θ^-({name})")
 
 
 def steps(call: Call, end: int, theta: float) -> Tensor:
     """The angle of each pair from one position to the next."""
-    z: Tensor = plain(read_table(call(DIM, end, theta), DIM // 2)[1])
+    z: Tensor = read(call, DIM, end, theta)
     return (z[2] / z[1]).angle()
 
 
-def step_mistakes(call: Call, step: Tensor, freqs: Tensor) -> Iterator[Mistake]:
-    i = torch.arange(DIM // 2).double()
-    exponents = {
-        "i/D": i / DIM, "4i/D = 2i/(D/2)": 4 * i / DIM, "2(i - 1)/D": 2 * (i - 1) / DIM, "2(i + 1)/D": 2 * (i + 1) / DIM,
-        "(2i + 1)/D": (2 * i + 1) / DIM, "2i/(D - 1)": 2 * i / (DIM - 1), "2i/(D - 2)": 2 * i / (DIM - 2), "2i": 2 * i,
-        "i": i, "2i // D": 2 * i // DIM, "2i/end": 2 * i / END, "i/end": i / END, "1 - 2i/D": 1 - 2 * i / DIM,
-        "1 - 2(i + 1)/D": 1 - 2 * (i + 1) / DIM, "-2i/D": -2 * i / DIM, "-i/D": -i / DIM, "-4i/D": -4 * i / DIM,
-    }  # fmt: skip
-    sign = Mistake(
-        1,
-        "the sign of the angle: the pairs turn backwards; (x, y) becomes (x cos a - y sin a, x sin a + y cos a).",
-        "角度的符号：转反了；(x, y) 应变为 (x cos a - y sin a, x sin a + y cos a)。",
-    )
-    factor = float(step[-1].angle() / freqs[-1])
-    if near(step, rotation(freqs), 2e-3):
-        return
-    if near(step, rotation(-freqs)):
-        yield sign
-    elif abs(factor) > 1e-3 and near(step, rotation(factor * freqs)):
-        yield from factor_mistakes(call, factor, freqs)
-    else:
-        for name, exponent in exponents.items():
-            for each in (step, step.conj()):
-                if near(each, rotation(THETA**-exponent)):
-                    yield exponent_mistake(name)
-                    if each is not step:
-                        yield sign
-                    return
-        yield from base_mistakes(call, step, i)
-
-
-def exponent_mistake(name: str) -> Mistake:
-    if name.startswith("-"):
-        return Mistake(
-            5,
-            "theta is inverted: theta^(-2i/D) has a minus sign, so that pair 0 is the fastest.",
-            "theta 的指数少了负号：θ^(-2i/D)，第 0 组转得最快。",
-        )
-    if name.startswith("1 - "):
-        return Mistake(5, "the pairs are in reverse order: pair 0 is the fastest.", "各组的顺序反了：第 0 组转得最快。")
-    return Mistake(
-        5,
-        f"the exponent: pair i turns by theta^(-2i/D) per position; yours by theta^-({name}).",
-        f"指数：每过一个位置，第 i 组转 θ^(-2i/D)；你的是 θ^-({name})。",
-    )
-
-
-def factor_mistakes(call: Call, factor: float, freqs: Tensor) -> Iterator[Mistake]:
-    """Of angles that are all multiplied by the same number."""
-    if abs(abs(factor) - 180 / math.pi) < 0.1 or abs(abs(factor) - math.pi / 180) < 1e-4:
-        yield Mistake(
-            5,
-            "degrees: angles are in radians; position 1 turns pair 0 by 1.",
-            "用了角度制：角的单位是弧度，位置 1 把第 0 组转 1 弧度。",
-        )
-    elif abs(steps(call, 2 * END, THETA)[-1] / freqs[-1] - factor) > abs(factor) / 4:
-        yield Mistake(
-            5,
-            "the positions: they are 0, 1, 2 .. end - 1, and not divided by their number.",
-            "位置：是 0、1、2 … end - 1，不除以总数。",
-        )
-    else:
-        yield Mistake(
-            5,
-            f"a factor of the angles: the angle is p theta^(-2i/D); yours is {factor:.4g} times that.",
-            f"角度多了一个系数：应为 p θ^(-2i/D)，你的是它的 {factor:.4g} 倍。",
-        )
-
-
-def base_mistakes(call: Call, step: Tensor, i: Tensor) -> Iterator[Mistake]:
+def base_mistakes(call: Call) -> Iterator[Mistake]:
     """Of frequencies that are powers of another number than theta, or no powers."""
-    bases = [steps(call, END, theta).abs()[1:] ** (-DIM / (2 * i[1:])) for theta in (THETA, 500.0)]
-    if near(step[0], rotation(torch.ones(1).double())[0]) and all(
-        near(b.log(), b.log().mean().expand(5)) for b in bases
-    ):
-        first, second = (float(base.log().mean()) for base in bases)
-        if abs(first - second) < 0.01:
-            yield Mistake(
-                5,
-                f"theta is not used: the base is {math.exp(first):.6g} whatever theta is.",
-                f"没有用 theta：不管 theta 是多少，底数都是 {math.exp(first):.6g}。",
-            )
-        elif abs(first / math.log(THETA) - second / math.log(500)) < 0.01:
-            name = f"{first / math.log(THETA):.3g} × 2i/D"
-            yield exponent_mistake(name)
-        else:
-            yield Mistake(
-                5,
-                f"the base: it is theta; for theta = 10000 yours is {math.exp(first):.6g}.",
-                f"底数：应为 θ；θ = 10000 时你的底数是 {math.exp(first):.6g}。",
-            )
+    turns = [steps(call, END, theta).abs() for theta in (THETA, 500.0)]
+    logs = [-turn[1:].log() * DIM / torch.arange(2, DIM, 2) for turn in turns]  # of the base, from each pair
+    a, b = (float(log.mean()) for log in logs)
+    ratio = a / math.log(THETA)
+    if near(turns[0][0], torch.tensor(1.0).double()) and all(near(log, log.mean().expand(DIM // 2 - 1)) for log in logs):
+        yield from first(
+            (abs(ratio - 1) < 0.01 and abs(b / math.log(500) - 1) < 0.01, "", ""),
+            (abs(a - b) < 0.01, f"theta is not used: the base is {math.exp(a):.4g} for any theta", f"没有用 θ：不管 θ 是多少，底数都是 {math.exp(a):.4g}"),
+            (abs(ratio - b / math.log(500)) < 0.01, *exponent_mistake(f"{ratio:.3g} × 2i/D")[:2]),
+            (True, f"the base: it is theta; here {math.exp(a):.6g} for 10000", f"底数：应为 θ；θ = 10000 时这里是 {math.exp(a):.6g}"),
+        )
     else:
-        values = ", ".join(f"{x:.3g}" for x in step.angle().tolist()[:4])
+        values = ", ".join(f"{x:.3g}" for x in turns[0].tolist()[:3])
         yield Mistake(
-            5,
-            f"the frequencies: pair i turns by theta^(-2i/D) per position, 1, 0.215, 0.0464 ..; yours by {values} ..",
-            f"频率：每过一个位置，第 i 组转 θ^(-2i/D)，即 1、0.215、0.0464 …；你的是 {values} …",
+            f"the frequencies: theta^(-2i/D) is 1, 0.215, 0.0464 .. for theta 10000, D 12; here {values} ..",
+            f"频率：θ = 10000、D = 12 时，θ^(-2i/D) 是 1、0.215、0.0464 …；这里是 {values} …",
         )
 
 
 def rounding_mistakes(call: Call, freqs: Tensor) -> Iterator[Mistake]:
-    """Of angles that are right, but not precise: what was rounded to a format of fewer digits."""
-    z: Tensor = plain(read_table(call(DIM, 3001, THETA), DIM // 2)[1])
-    if near(z, right(DIM, 3001), PROBES[-1].tolerance) and near(z[:100], right(DIM, 100), PROBES[0].tolerance):
-        if not near(plain(read_table(call(4, 3), 2)[1]), right(4, 3), PROBES[1].tolerance):
-            yield Mistake(5, "the default of theta: it is 10000.", "theta 的默认值：应为 10000。")
+    """Of angles that are right, but not precise: what was rounded to fewer digits, by how the error grows."""
+    z, table = read(call, DIM, 3001, THETA), right(DIM, 3001)
+    if near(z, table, 2e-3) and near(z[:100], table[:100], 5e-5):
+        yield from first((not near(read(call, 4, 3), right(4, 3)), "the default of theta: it is 10000", "θ 的默认值：应为 10000"))
         return
-    parts = torch.view_as_real(z[:100]).float()
-    rounded = []
-    if any(torch.equal(parts, parts.to(dtype).float()) for dtype in (torch.bfloat16, torch.float16)):
-        rounded.append(Both("cosines and sines", "cos 和 sin"))
-    else:
-        p = torch.arange(1, 129).double()
-        found = (
-            right_turns(z[1:129], freqs, p) / p[:, None]
-        )  # the frequency that each row shows, if only they are rounded
-        if not near(found[:, 1:], found[:1, 1:].expand(128, -1), 2e-5):
-            rounded.append(Both("products", "乘积"))
-            found = found.mean(0, keepdim=True)
-        if ((found[0] / freqs - 1).abs() > 4e-4).any():
-            rounded.insert(0, Both("frequencies", "频率"))
-    if any(torch.equal(z[p], z[p + 1]) for p in (256, 257, 2048, 2049)):
-        rounded.append(Both("positions", "位置"))
-    if rounded:
-        en, zh = (text.join(each[n] for each in rounded) for n, text in enumerate((", ", "、")))
-        yield Mistake(
-            12,
-            f"rounded in half precision ({en}): bfloat16 has 8 bits, float16 11; compute the table in float32 or float64.",
-            f"半精度舍入（{zh}）：bfloat16 只有 8 位，float16 只有 11 位；请用 float32 或 float64 计算整张表。",
-        )
+    numbers = torch.view_as_real(z[:100]).float()
+    p = torch.arange(1, 129).double()  # without rounding in both formats
+    shown = freqs + (z[1:129] / table[1:129]).angle() / p[:, None]  # the frequency that each row shows
+    is_table = any(torch.equal(numbers, numbers.to(dtype).float()) for dtype in (torch.bfloat16, torch.float16))
+    is_product = not is_table and not near(shown[:, 1:], shown[:1, 1:].expand(128, -1), 2e-5)
+    parts = {
+        Both("frequencies", "频率"): not is_table and bool(((shown.mean(0) / freqs - 1).abs() > 4e-4).any()),
+        Both("positions", "位置"): any(torch.equal(z[n], z[n + 1]) for n in (256, 257, 2048, 2049)),
+        Both("products", "乘积"): is_product,
+        Both("cosines and sines", "cos 和 sin"): is_table,
+    }
+    en, zh = (mark.join(each[n] for each, is_rounded in parts.items() if is_rounded) for n, mark in enumerate((", ", "、")))
+    if en:
+        yield Mistake(f"half precision ({en}): bfloat16 has 8 bits, float16 11; use float32 or float64", f"半精度（{zh}）：bfloat16 只有 8 位，float16 只有 11 位；应用 float32 或 float64", 12)
 
 
-def right_turns(z: Tensor, freqs: Tensor, p: Tensor) -> Tensor:
-    """The angles of rows p, with the number of full turns that the right ones have."""
-    angles = torch.outer(p, freqs)
-    return angles + (z / rotation(angles)).angle()
+SIGN = Mistake("the sign of the angle: (x, y) becomes (x cos a - y sin a, x sin a + y cos a)", "角度的符号：(x, y) 应变为 (x cos a - y sin a, x sin a + y cos a)", 1)
