@@ -41,6 +41,8 @@ def layout_mistakes(function: Function, layout: str) -> Iterator[Mistake]:
     D, H, K, dim = 16, 4, 2, 32
     given = weights(D, H, K, dim)
     found = plain(function(*given, H, K))
+    if not isinstance(found, tuple):
+        return
     if found[0].max() < 0:
         yield Mistake("wq and wk exchanged: return wq first", "wq 与 wk 颠倒了：先返回 wq")
         return
@@ -103,8 +105,9 @@ def mask_mistakes(function: Function) -> Iterator[Mistake]:
     if mask.shape != (T, S):
         yield from first(
             (mask.shape == (T, T), "the mask is square: T new tokens see S = start_pos + T keys", "mask 是方的：T 个新 token 看 S = start_pos + T 个 key"),
+            (mask.shape == (S, T), "the mask is transposed: (T, S), a row for each token", "mask 转置了：应为 (T, S)，每个 token 一行"),
             (mask.shape == (S, S), "a row for each cached token: only the T new ones have a row", "缓存的 token 也有一行：只有 T 个新 token 有行"),
-            (True, "the number of keys: S = start_pos + T", "key 的个数：S = start_pos + T"),
+            (True, "the shape: (T, S), S = start_pos + T", "形状：应为 (T, S)，S = start_pos + T"),
         )
         return
     keys, tokens = torch.arange(S), torch.arange(T)[:, None]
