@@ -7,7 +7,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import HALVES, NEIGHBOURS, Both, Mistake, Probe, first, near, of_parts, plain, random, random_table, rotate
+from .compare import (
+    HALVES,
+    NEIGHBOURS,
+    Both,
+    Mistake,
+    Probe,
+    first,
+    near,
+    of_parts,
+    plain,
+    random,
+    random_table,
+    rotate,
+)
 from .rotation import LAYOUT, TWICE, UNROTATED
 from .table import SIGN
 
@@ -68,7 +81,8 @@ def mistakes(attend: Attend, layout: str) -> Iterator[Mistake]:
 
     shape = call(attend, q, k, v, STILL, ALL).shape
     found = list(first(
-        (shape in ((B, H, T, T), (B, T, H, T)), "the weights are returned: weights @ v", "返回了权重：还要乘，weights @ v"),
+        (shape in ((B, H, T, T), (B, T, H, T)),
+         "the weights are returned: weights @ v", "返回了权重：还要乘，weights @ v"),
         (shape == (B, H, T, D), "no transpose back: the output is (B, T, H, D)", "没有转置回来：输出应为 (B, T, H, D)"),
         (shape != q.shape, "the shape: (B, T, H, D)", "形状：应为 (B, T, H, D)"),
     ))
@@ -93,7 +107,8 @@ def mistakes(attend: Attend, layout: str) -> Iterator[Mistake]:
         return
     yield from first(
         (abs(scale * math.sqrt(D) - 1) < 0.01, "", ""),
-        (abs(scale - 1) < 0.01, "the scores are not divided by sqrt(D): D is xq.shape[-1]", "得分没有除以 sqrt(D)：D 是 xq.shape[-1]"),
+        (abs(scale - 1) < 0.01,
+         "the scores are not divided by sqrt(D): D is xq.shape[-1]", "得分没有除以 sqrt(D)：D 是 xq.shape[-1]"),
         (scale < 0, "the scores are negated: the largest has the largest weight", "得分的符号反了：得分最大，权重最大"),
         (True, f"the scale of the scores: divide by sqrt(D), {math.sqrt(D):.4g} here, not by {1 / scale:.4g}",
          f"得分的缩放：应除以 sqrt(D)，这里是 {math.sqrt(D):.4g}，不是 {1 / scale:.4g}"),
@@ -127,9 +142,11 @@ def value_mistakes(out: Attend, q: Tensor, k: Tensor, v: Tensor) -> Iterator[Mis
     yield from first(
         (near(found, keys) or near(found, q.double()),
          "keys or queries are summed instead of values: weights @ v", "加权的是 key 或 query，不是 value：weights @ v"),
-        (near(found - q, values) or near(found - q, tiled), "the input is added: the block adds the residual", "加上了输入：残差由外面的 block 加"),
+        (near(found - q, values) or near(found - q, tiled),
+         "the input is added: the block adds the residual", "加上了输入：残差由外面的 block 加"),
         (near(found.flatten().sort()[0], values.flatten().sort()[0]) and not all(of_heads),
-         "a view instead of a transpose: reshape mixes tokens and heads", "用 view 代替了 transpose：reshape 把 token 和 head 混在一起"),
+         "a view instead of a transpose: reshape mixes tokens and heads",
+         "用 view 代替了 transpose：reshape 把 token 和 head 混在一起"),
     )
 
 
@@ -155,17 +172,26 @@ def weight_mistakes(w: Tensor, scores: Tensor, q: Tensor, k: Tensor) -> Iterator
     queries, keys = torch.einsum("bthd,bshd->bths", q, q), torch.einsum("btd,bsd->bts", k, k)[:, :, None].expand(w.shape)
     scaled = scores / math.sqrt(D)
     yield from first(
-        (w.isnan().all(), "every number is NaN: (1 - mask) * -inf is; masked_fill(~mask, -inf)", "全是 NaN：(1 - mask) * -inf 就是；masked_fill(~mask, -inf)"),
+        (w.isnan().all(),
+         "every number is NaN: (1 - mask) * -inf is; masked_fill(~mask, -inf)",
+         "全是 NaN：(1 - mask) * -inf 就是；masked_fill(~mask, -inf)"),
         (w.isnan().any(), "", ""),
-        (not w.transpose(1, 2).triu(1).any(), "another mask than the argument: it is not always a triangle", "用了别的 mask：传入的不一定是三角形"),
-        (not along(-1) and axes, f"the softmax runs along the wrong axis: {' '.join(axes)}; keys are the last", f"softmax 的轴不对：{' '.join(axes)}；key 是最后一轴"),
-        (bool((w < -1e-6).any()), "not a softmax of the scores: exp(score) divided by the sum", "不是得分的 softmax：应为 exp(得分) 除以总和"),
+        (not w.transpose(1, 2).triu(1).any(),
+         "another mask than the argument: it is not always a triangle", "用了别的 mask：传入的不一定是三角形"),
+        (not along(-1) and axes,
+         f"the softmax runs along the wrong axis: {' '.join(axes)}; keys are the last",
+         f"softmax 的轴不对：{' '.join(axes)}；key 是最后一轴"),
+        (bool((w < -1e-6).any()),
+         "not a softmax of the scores: exp(score) divided by the sum", "不是得分的 softmax：应为 exp(得分) 除以总和"),
         (not along(-1) and (fit(w, scores) or near(w, scaled.sigmoid())),
          "the weights do not sum to 1: softmax(-1) of the scores", "权重之和不为 1：应为得分的 softmax(-1)"),
         (not along(-1), "", ""),
         (fit(w, cosines), "the scores are cosines: q . k / sqrt(D)", "得分成了余弦：应为 q · k / sqrt(D)"),
-        (fit(w, queries.double()) or fit(w, keys.double()), "queries are compared with queries, or keys with keys: q . k", "query 与 query 比，或 key 与 key 比：应为 q · k"),
-        (fit(w, scores.transpose(1, 3)), "queries and keys exchanged in the scores: q @ k.mT", "得分里 query 与 key 颠倒了：q @ k.mT"),
+        (fit(w, queries.double()) or fit(w, keys.double()),
+         "queries are compared with queries, or keys with keys: q . k",
+         "query 与 query 比，或 key 与 key 比：应为 q · k"),
+        (fit(w, scores.transpose(1, 3)),
+         "queries and keys exchanged in the scores: q @ k.mT", "得分里 query 与 key 颠倒了：q @ k.mT"),
         (near(w, scaled.softmax(-1).softmax(-1), 1e-3), "the softmax is taken twice", "softmax 做了两次"),
     )
 
@@ -189,7 +215,9 @@ def rotation_mistakes(w: Tensor, q: Tensor, k: Tensor, table: Tensor, scale: flo
         (turned((-1, -1), (1, -1), (-1, 1)), *SIGN),
         (turned((2, 2), (2, 1), (1, 2)), *TWICE),
         (turned((1, 1)), *LAYOUT),
-        (True, "the rotation: row t of freqs_cis turns q and k of token t", "旋转：freqs_cis 的第 t 行旋转 token t 的 q 和 k"),
+        (True,
+         "the rotation: row t of freqs_cis turns q and k of token t",
+         "旋转：freqs_cis 的第 t 行旋转 token t 的 q 和 k"),
     )
 
 
@@ -205,10 +233,14 @@ def mask_mistakes(w: Tensor, masked: Tensor, large: Tensor) -> Iterator[Mistake]
         ((under(MASK) and not leaks) or masked.isnan().any(), "", ""),
         (under(ALL), "the mask is not used: scores are -inf where it is False", "没有用 mask：False 处的得分应为 -inf"),
         (under(MASK.T), "the mask is transposed: row t belongs to query t", "mask 转置了：第 t 行属于 query t"),
-        (under(TRIANGLE), "another mask than the argument: it is not always a triangle", "用了别的 mask：传入的不一定是三角形"),
+        (under(TRIANGLE),
+         "another mask than the argument: it is not always a triangle", "用了别的 mask：传入的不一定是三角形"),
         (near(masked, w * MASK[:, None], 1e-3),
-         "the mask comes after the softmax: the rest do not sum to 1; mask the scores", "mask 用在 softmax 之后：剩下的和不为 1，应遮住得分"),
-        (leaks, "hidden keys keep some weight: their score is -inf, masked_fill(~mask, -inf)", "遮住的 key 仍有权重：得分应为 -inf，masked_fill(~mask, -inf)"),
+         "the mask comes after the softmax: the rest do not sum to 1; mask the scores",
+         "mask 用在 softmax 之后：剩下的和不为 1，应遮住得分"),
+        (leaks,
+         "hidden keys keep some weight: their score is -inf, masked_fill(~mask, -inf)",
+         "遮住的 key 仍有权重：得分应为 -inf，masked_fill(~mask, -inf)"),
     )
 
 
@@ -221,7 +253,9 @@ def head_mistakes(out: Attend, w: Tensor, q: Tensor, k: Tensor, scale: float) ->
         parts.append(list(first(
             (torch.equal(heads, torch.arange(H) // G), "", ""),
             (torch.equal(heads, torch.arange(H) % K),
-             "heads are tiled instead of repeated: head h uses h // (H // K), repeat_interleave", "head 平铺了，没有逐个重复：head h 用第 h // (H // K) 个，repeat_interleave"),
-            (True, "other key/value heads: head h uses h // (H // K)", "用错了 key/value head：head h 用第 h // (H // K) 个"),
+             "heads are tiled instead of repeated: head h uses h // (H // K), repeat_interleave",
+             "head 平铺了，没有逐个重复：head h 用第 h // (H // K) 个，repeat_interleave"),
+            (True,
+             "other key/value heads: head h uses h // (H // K)", "用错了 key/value head：head h 用第 h // (H // K) 个"),
         )))
     yield from of_parts("kv", parts)

@@ -37,7 +37,8 @@ VECTORS = ("xq", "xk", "xv", "freqs_cis", "mask")
 # fmt: off
 EXERCISES = {
     "precompute_freqs_cis": Exercise(
-        5, ("dim", "end", "theta"), lambda _: table.right, table.PROBES, table.AXES, lambda view, _: table.mistakes(view)),
+        5, ("dim",
+            "end", "theta"), lambda _: table.right, table.PROBES, table.AXES, lambda view, _: table.mistakes(view)),
     "reshape_for_broadcast": Exercise(
         4, ("freqs_cis", "x"), lambda _: rotation.reshape_right, rotation.RESHAPE_PROBES, OF_TABLE,
         lambda view, _: rotation.reshape_mistakes(view)),
@@ -50,16 +51,22 @@ EXERCISES = {
         3, WEIGHTS, lambda _: layouts.to_layout(HALVES), layouts.LAYOUT_PROBES, layouts.ROWS,
         lambda view, _: layouts.layout_mistakes(view, HALVES)),
     "causal_mask": Exercise(
-        8, ("start_pos", "T"), lambda _: layouts.mask_right, layouts.MASK_PROBES, (), lambda view, _: layouts.mask_mistakes(view)),
+        8, (
+            "start_pos",
+            "T"), lambda _: layouts.mask_right, layouts.MASK_PROBES, (), lambda view, _: layouts.mask_mistakes(view)),
     "KVCache": Exercise(
         8, SIZES, lambda _: kv_cache.right, kv_cache.PROBES, kv_cache.AXES, lambda view, _: kv_cache.mistakes(view)),
     "attention": Exercise(7, VECTORS, attention.right, attention.PROBES, rotation.AXES, attention.mistakes),
 }
 OF_NETWORK = ("args", "batch_size")  # of the cache of a network, as in model/cache.py
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
-FORM = Mistake("not the form of your table: precompute_freqs_cis writes another", "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
+FORM = Mistake(
+    "not the form of your table: precompute_freqs_cis writes another",
+    "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
 OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
-RANDOM = Mistake("different numbers on each call: no dropout, nothing kept", "每次调用结果不同：不要 dropout，也不要留下上次的东西", 7)
+RANDOM = Mistake(
+    "different numbers on each call: no dropout, nothing kept",
+    "每次调用结果不同：不要 dropout，也不要留下上次的东西", 7)
 # fmt: on
 OUTCOMES = {
     "right": Both("right", "正确"),

@@ -60,13 +60,24 @@ def row_mistakes(layout: str, D: int, w: Tensor, x: Tensor, right: Tensor, inver
     swapped = expected.view(-1, D // 2, 2).flip(2) if layout == NEIGHBOURS else expected.view(-1, 2, D // 2).flip(1)
     yield from first(
         (near(x, right.double()), "", ""),
-        (not near(x, w[rows].double()), "columns are permuted: RoPE pairs rows, axis 0", "换的是列：RoPE 配对的是行，第 0 轴"),
-        (len(rows.unique()) < len(rows), "rows are overwritten before they are read: write to a new tensor", "行还没读就被覆盖了：写到新的张量里"),
-        (near(x, w.double()), "not permuted: both are, because scores multiply channel by channel", "没有换：两者都要换，得分是逐分量相乘"),
-        (torch.equal(rows, back), "the other direction: row i of halves is row 2i of neighbours", "方向反了：前后两半的第 i 行是相邻布局的第 2i 行"),
-        (torch.equal(rows, swapped.flatten()), "the rows of each pair exchanged: row i comes before row i + D/2", "每组的两行颠倒了：第 i 行在第 i + D/2 行之前"),
-        (not torch.equal(rows // D, expected // D), "rows move to another head: permute within each head of D rows", "行跑到了别的 head：只在每个 head 的 D 行内换"),
-        (True, f"the width of a head: D = wq.shape[0] / n_heads, {D} here, in wq and in wk", f"head 的宽度：wq 和 wk 都是 D = wq.shape[0] / n_heads，这里是 {D}"),
+        (not near(x, w[rows].double()),
+         "columns are permuted: RoPE pairs rows, axis 0", "换的是列：RoPE 配对的是行，第 0 轴"),
+        (len(rows.unique()) < len(rows),
+         "rows are overwritten before they are read: write to a new tensor", "行还没读就被覆盖了：写到新的张量里"),
+        (near(x, w.double()),
+         "not permuted: both are, because scores multiply channel by channel", "没有换：两者都要换，得分是逐分量相乘"),
+        (torch.equal(rows, back),
+         "the other direction: row i of halves is row 2i of neighbours",
+         "方向反了：前后两半的第 i 行是相邻布局的第 2i 行"),
+        (torch.equal(rows, swapped.flatten()),
+         "the rows of each pair exchanged: row i comes before row i + D/2",
+         "每组的两行颠倒了：第 i 行在第 i + D/2 行之前"),
+        (not torch.equal(rows // D, expected // D),
+         "rows move to another head: permute within each head of D rows",
+         "行跑到了别的 head：只在每个 head 的 D 行内换"),
+        (True,
+         f"the width of a head: D = wq.shape[0] / n_heads, {D} here, in wq and in wk",
+         f"head 的宽度：wq 和 wk 都是 D = wq.shape[0] / n_heads，这里是 {D}"),
     )
 # fmt: on
 
@@ -96,17 +107,25 @@ def mask_mistakes(function: Function) -> Iterator[Mistake]:
     S = start + T
     mask, *others = (plain(function(*sizes)) for sizes in ((start, T), (7, 2), (2, 1), (0, 1)))
     if any(each is None for each in (mask, *others)):
-        yield Mistake("no mask is returned: return a boolean (T, S) even if all keys are visible", "没有返回 mask：即使全部可见，也应返回布尔的 (T, S)")
+        yield Mistake(
+            "no mask is returned: return a boolean (T, S) even if all keys are visible",
+            "没有返回 mask：即使全部可见，也应返回布尔的 (T, S)")
         return
     if mask.dtype != torch.bool:
-        yield Mistake("the mask is not boolean: True where a token may see a key", "mask 不是布尔型：能看到的地方为 True")
+        yield Mistake(
+            "the mask is not boolean: True where a token may see a key", "mask 不是布尔型：能看到的地方为 True")
         mask = mask == 0 if mask.min() < 0 else mask > 0
     mask = mask.reshape(mask.shape[-2:])
     if mask.shape != (T, S):
         yield from first(
-            (mask.shape == (T, T), "the mask is square: T new tokens see S = start_pos + T keys", "mask 是方的：T 个新 token 看 S = start_pos + T 个 key"),
-            (mask.shape == (S, T), "the mask is transposed: (T, S), a row for each token", "mask 转置了：应为 (T, S)，每个 token 一行"),
-            (mask.shape == (S, S), "a row for each cached token: only the T new ones have a row", "缓存的 token 也有一行：只有 T 个新 token 有行"),
+            (mask.shape == (T, T),
+             "the mask is square: T new tokens see S = start_pos + T keys",
+             "mask 是方的：T 个新 token 看 S = start_pos + T 个 key"),
+            (mask.shape == (S, T),
+             "the mask is transposed: (T, S), a row for each token", "mask 转置了：应为 (T, S)，每个 token 一行"),
+            (mask.shape == (S, S),
+             "a row for each cached token: only the T new ones have a row",
+             "缓存的 token 也有一行：只有 T 个新 token 有行"),
             (True, "the shape: (T, S), S = start_pos + T", "形状：应为 (T, S)，S = start_pos + T"),
         )
         return
@@ -119,13 +138,28 @@ def mask_mistakes(function: Function) -> Iterator[Mistake]:
 
     yield from first(
         (among(right), "", ""),
-        (among(~right, ~right | cached), "True and False exchanged: True means that the token may see the key", "True 与 False 颠倒了：True 表示看得到"),
-        (bool(mask.all()), "the future is not hidden: token t sees no key after start_pos + t", "没有遮住后面的 token：token t 看不到 start_pos + t 之后"),
-        (among(keys < last, keys <= last + 1), "off by one position: token t sees keys 0 to start_pos + t, both included", "差了一个位置：token t 看得到 key 0 到 start_pos + t，两端都算"),
-        (among(right & ~cached), "the cached keys are hidden: each new token sees all of them", "缓存的 key 被遮住了：新 token 都看得到它们"),
-        (among(*corners), "the mask is aligned to the wrong corner: the triangle is at the right end, .tril(start_pos)", "mask 对错了角：三角形在右端，.tril(start_pos)"),
-        (among(keys >= last, (keys >= last) | cached), "the mask is transposed: row t has the keys that token t sees", "mask 转置了：第 t 行是 token t 看得到的 key"),
-        (among(right.flip(1)), "the order of the keys is reversed: column s is position s", "key 的顺序反了：第 s 列是位置 s"),
-        (bool((mask <= right).all()), "earlier keys are hidden: token t sees all from 0 to itself", "前面的 key 被遮住了：token t 看得到从 0 到自己的所有 key"),
-        (bool((mask >= right).all()), "later keys are visible: token t sees no key after start_pos + t", "看得到后面的 key：token t 看不到 start_pos + t 之后"),
+        (among(~right, ~right | cached),
+         "True and False exchanged: True means that the token may see the key",
+         "True 与 False 颠倒了：True 表示看得到"),
+        (bool(mask.all()),
+         "the future is not hidden: token t sees no key after start_pos + t",
+         "没有遮住后面的 token：token t 看不到 start_pos + t 之后"),
+        (among(keys < last, keys <= last + 1),
+         "off by one position: token t sees keys 0 to start_pos + t, both included",
+         "差了一个位置：token t 看得到 key 0 到 start_pos + t，两端都算"),
+        (among(right & ~cached),
+         "the cached keys are hidden: each new token sees all of them", "缓存的 key 被遮住了：新 token 都看得到它们"),
+        (among(*corners),
+         "the mask is aligned to the wrong corner: the triangle is at the right end, .tril(start_pos)",
+         "mask 对错了角：三角形在右端，.tril(start_pos)"),
+        (among(keys >= last, (keys >= last) | cached),
+         "the mask is transposed: row t has the keys that token t sees", "mask 转置了：第 t 行是 token t 看得到的 key"),
+        (among(right.flip(1)),
+         "the order of the keys is reversed: column s is position s", "key 的顺序反了：第 s 列是位置 s"),
+        (bool((mask <= right).all()),
+         "earlier keys are hidden: token t sees all from 0 to itself",
+         "前面的 key 被遮住了：token t 看得到从 0 到自己的所有 key"),
+        (bool((mask >= right).all()),
+         "later keys are visible: token t sees no key after start_pos + t",
+         "看得到后面的 key：token t 看不到 start_pos + t 之后"),
     )

@@ -123,7 +123,9 @@ def mistakes(apply: Apply, layout: str) -> Iterator[Mistake]:
         yield MIXED_UP
         return
     if (q.shape, k.shape) != (xq.shape, xk.shape):
-        yield Mistake("the shape: end with torch.view_as_real(..).flatten(3), which joins pairs only, and keep (B, T, H, D)", "形状：最后用 torch.view_as_real(..).flatten(3)，只合并组，仍是 (B, T, H, D)", 4)
+        yield Mistake(
+            "the shape: end with torch.view_as_real(..).flatten(3), which joins pairs only, and keep (B, T, H, D)",
+            "形状：最后用 torch.view_as_real(..).flatten(3)，只合并组，仍是 (B, T, H, D)", 4)
         return
     found = list(first(
         (near(q, k) or near(q, plain(right(layout)(xk, xq, table)[0])), *MIXED_UP),
@@ -139,15 +141,23 @@ def mistakes(apply: Apply, layout: str) -> Iterator[Mistake]:
     expected = plain(right(layout)(xq, xk, table))[0]
     rounding |= near(q, expected, 0.02) and not near(q, expected, 1e-4)
     yield from found
-    yield from first((dtypes, "the dtype changes: compute in float32, then .type_as(x)", "dtype 变了：用 float32 计算，最后 .type_as(x)", 4))
-    yield from first((gradient, "no gradient reaches the vectors: leave out detach and no_grad", "梯度断了：不要用 detach 和 no_grad", 4))
+    yield from first((dtypes,
+        "the dtype changes: compute in float32, then .type_as(x)", "dtype 变了：用 float32 计算，最后 .type_as(x)", 4))
+    yield from first((gradient,
+        "no gradient reaches the vectors: leave out detach and no_grad", "梯度断了：不要用 detach 和 no_grad", 4))
     yield from first((rounding and not dtypes and not found,
-                      "rotated in half precision: cast x to float32 first, the result back with .type_as(x)", "用半精度旋转：先把 x 转成 float32，结果再 .type_as(x)", 4))
+                      "rotated in half precision: cast x to float32 first, the result back with .type_as(x)",
+                      "用半精度旋转：先把 x 转成 float32，结果再 .type_as(x)", 4))
 
 
-LAYOUT = Mistake("layouts mixed: use neighbours (2i, 2i + 1) or halves (i, i + D/2) for pairs, angles and results alike", "布局弄混了：分组、角度和结果都用相邻 (2i, 2i + 1)，或都用前后两半 (i, i + D/2)", 3)
-MIXED_UP = Mistake("q and k mixed up: first the rotated xq, then the rotated xk", "q 与 k 弄混了：先返回旋转后的 xq，再返回 xk", 4)
-UNROTATED = Mistake("not rotated: a score depends on the distance only if q and k both are", "没有旋转：q 和 k 都旋转，得分才只依赖距离", 2)
+LAYOUT = Mistake(
+    "layouts mixed: use neighbours (2i, 2i + 1) or halves (i, i + D/2) for pairs, angles and results alike",
+    "布局弄混了：分组、角度和结果都用相邻 (2i, 2i + 1)，或都用前后两半 (i, i + D/2)", 3)
+MIXED_UP = Mistake(
+    "q and k mixed up: first the rotated xq, then the rotated xk", "q 与 k 弄混了：先返回旋转后的 xq，再返回 xk", 4)
+UNROTATED = Mistake(
+    "not rotated: a score depends on the distance only if q and k both are",
+    "没有旋转：q 和 k 都旋转，得分才只依赖距离", 2)
 
 
 def part_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> Iterator[Mistake]:
@@ -167,7 +177,9 @@ def part_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> Iterat
     elif bool((used.sum(1) <= 2).all()):
         channel = int((used > partners()).any(1).nonzero()[0])
         others = " and ".join(map(str, used[channel].nonzero()[:, 0].tolist()))
-        yield Mistake(f"the pairs: (2i, 2i + 1) or (i, i + D/2); here channel {channel} is computed from {others}", f"分组：应为 (2i, 2i + 1) 或 (i, i + D/2)；这里的分量 {channel} 由 {others} 算出", 3)
+        yield Mistake(
+            f"the pairs: (2i, 2i + 1) or (i, i + D/2); here channel {channel} is computed from {others}",
+            f"分组：应为 (2i, 2i + 1) 或 (i, i + D/2)；这里的分量 {channel} 由 {others} 算出", 3)
 
 
 def partners() -> Tensor:
@@ -206,23 +218,40 @@ def block_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> Itera
     yield from first(
         (near(m, crossed), *LAYOUT),
         (near(m, matrix(z)) and near(z.abs(), torch.ones_like(c)),
-         "the table is not used: its rows begin at start_pos, with the model's base", "没有用传入的表：它的行从 start_pos 开始，底数是模型的", 8),
+         "the table is not used: its rows begin at start_pos, with the model's base",
+         "没有用传入的表：它的行从 start_pos 开始，底数是模型的", 8),
         (near(m, matrix(z)) and any(near(z, each) for each in (c + 0j, s + 0j, 1j * c, 1j * s, c + 1j * c, s + 1j * s)),
-         "cosine or sine is missing: x cos a - y sin a, x sin a + y cos a", "少了 cos 或 sin：x cos a - y sin a, x sin a + y cos a", 1),
-        (near(m, matrix(z)) and near(z / z.abs(), whole), f"scaled: a rotation keeps lengths; here 1 becomes {z.abs().flatten()[0]:.4g}", f"改变了长度：旋转不改变长度；这里 1 变成 {z.abs().flatten()[0]:.4g}", 1),
-        (near(up, x.expand(up.shape)) or near(down, y.expand(up.shape)), "only one number of each pair is rotated", "每组只转了一个数", 1),
+         "cosine or sine is missing: x cos a - y sin a, x sin a + y cos a",
+         "少了 cos 或 sin：x cos a - y sin a, x sin a + y cos a", 1),
+        (near(m, matrix(z)) and near(z / z.abs(), whole),
+         f"scaled: a rotation keeps lengths; here 1 becomes {z.abs().flatten()[0]:.4g}",
+         f"改变了长度：旋转不改变长度；这里 1 变成 {z.abs().flatten()[0]:.4g}", 1),
+        (near(up, x.expand(up.shape)) or near(down, y.expand(up.shape)),
+         "only one number of each pair is rotated", "每组只转了一个数", 1),
         ((near(up, expected[..., 0, :]) and near(down, read_late[0])) or (near(down, expected[..., 1, :]) and near(up, read_late[1])),
-         "a number is overwritten while it is still needed: compute both, then write", "还要用的数先被覆盖了：两个都算好再写", 1),
-        (near(m, expected.flip(-2)), "the two numbers of each pair exchanged: first x cos a - y sin a", "每组的两个数颠倒了：先是 x cos a - y sin a", 1),
-        (near(m.abs(), expected.abs()), "the minus signs: x cos a - y sin a, x sin a + y cos a", "负号：x cos a - y sin a, x sin a + y cos a", 1),
-        (True, "the formula: (x, y) becomes (x cos a - y sin a, x sin a + y cos a)", "公式：(x, y) 应变为 (x cos a - y sin a, x sin a + y cos a)", 1),
+         "a number is overwritten while it is still needed: compute both, then write",
+         "还要用的数先被覆盖了：两个都算好再写", 1),
+        (near(m, expected.flip(-2)),
+         "the two numbers of each pair exchanged: first x cos a - y sin a",
+         "每组的两个数颠倒了：先是 x cos a - y sin a", 1),
+        (near(m.abs(), expected.abs()),
+         "the minus signs: x cos a - y sin a, x sin a + y cos a", "负号：x cos a - y sin a, x sin a + y cos a", 1),
+        (True,
+         "the formula: (x, y) becomes (x cos a - y sin a, x sin a + y cos a)",
+         "公式：(x, y) 应变为 (x cos a - y sin a, x sin a + y cos a)", 1),
     )
 
 
 TWICE = Mistake("rotated twice: a token at p is turned to 2p", "转了两次：位置 p 转到了 2p", 4)
-HEADS = Mistake("rotation along the head axis: x is (B, T, H, D), so the table is (1, T, 1, D/2)", "沿 head 轴旋转：x 是 (B, T, H, D)，表应为 (1, T, 1, D/2)", 4)
-BATCH = Mistake("rotation along the batch axis: x is (B, T, H, D), so the table is (1, T, 1, D/2)", "沿 batch 轴旋转：x 是 (B, T, H, D)，表应为 (1, T, 1, D/2)", 4)
-EXCHANGED = Mistake("cosine and sine exchanged: x cos a - y sin a, x sin a + y cos a", "cos 与 sin 颠倒了：x cos a - y sin a, x sin a + y cos a", 1)
+HEADS = Mistake(
+    "rotation along the head axis: x is (B, T, H, D), so the table is (1, T, 1, D/2)",
+    "沿 head 轴旋转：x 是 (B, T, H, D)，表应为 (1, T, 1, D/2)", 4)
+BATCH = Mistake(
+    "rotation along the batch axis: x is (B, T, H, D), so the table is (1, T, 1, D/2)",
+    "沿 batch 轴旋转：x 是 (B, T, H, D)，表应为 (1, T, 1, D/2)", 4)
+EXCHANGED = Mistake(
+    "cosine and sine exchanged: x cos a - y sin a, x sin a + y cos a",
+    "cos 与 sin 颠倒了：x cos a - y sin a, x sin a + y cos a", 1)
 COLUMNS = Mistake("the columns of the table: pair i has column i", "表的列：第 i 组用第 i 列", 3)
 ROWS = Mistake("the rows of the table: token t has row t", "表的行：token t 用第 t 行", 4)
 
@@ -249,8 +278,11 @@ def turn_mistakes(z: Tensor, table: Tensor, whole: Tensor) -> Iterator[Mistake]:
          "one row of the table for all tokens: token t has row t", "所有 token 用了表的同一行：token t 用第 t 行", 4),
         (bool(is_row.any(-1).all()), *ROWS),
         (bool(is_column.any(-1).all()), *COLUMNS),
-        (bool((is_kept | ((z - whole).abs() < 0.01)).all()), "only a part is rotated: all pairs, tokens and heads are", "只转了一部分：所有组、token、head 都要转", 3),
-        (True, f"the angle: pair 0 of token 1 turns by {z[0, 1, 0, 0].angle():.4g}; its row has {table[1, 0].angle():.4g}", f"角度：token 1 的第 0 组转了 {z[0, 1, 0, 0].angle():.4g}；表里是 {table[1, 0].angle():.4g}", 1),
+        (bool((is_kept | ((z - whole).abs() < 0.01)).all()),
+         "only a part is rotated: all pairs, tokens and heads are", "只转了一部分：所有组、token、head 都要转", 3),
+        (True,
+         f"the angle: pair 0 of token 1 turns by {z[0, 1, 0, 0].angle():.4g}; its row has {table[1, 0].angle():.4g}",
+         f"角度：token 1 的第 0 组转了 {z[0, 1, 0, 0].angle():.4g}；表里是 {table[1, 0].angle():.4g}", 1),
     )
 
 
@@ -270,7 +302,8 @@ def reshaped(found: Any, x: Tensor) -> Any:
 
 def reshape_probe(*size: int) -> Probe:
     x = torch.complex(random(*size), random(*size, seed=2))
-    return Probe(Both(f"x {size}", f"x {size}"), lambda reshape: reshaped(reshape(random_table(size[1], size[3]), x), x))
+    return Probe(Both(
+        f"x {size}", f"x {size}"), lambda reshape: reshaped(reshape(random_table(size[1], size[3]), x), x))
 
 
 def refused(reshape: Apply) -> str:
@@ -299,7 +332,9 @@ def reshape_right(table: Tensor, x: Tensor) -> Tensor:
 
 
 def reshape_mistakes(reshape: Apply) -> Iterator[Mistake]:
-    yield from first((refused(reshape) != "4 of 4", "no ValueError for a table of another shape: one row would be broadcast over all tokens", "大小不合的表没有报错：只有一行的表会被广播到所有 token", 4))
+    yield from first((refused(reshape) != "4 of 4",
+        "no ValueError for a table of another shape: one row would be broadcast over all tokens",
+        "大小不合的表没有报错：只有一行的表会被广播到所有 token", 4))
     size = next(size for size in RESHAPE_SIZES if not isinstance(reshape_probe(*size).of(reshape), Raised))
     x, table = torch.complex(random(*size), random(*size, seed=2)), random_table(size[1], size[3])
     found = plain(reshape(table, x))
@@ -314,7 +349,8 @@ def reshape_mistakes(reshape: Apply) -> Iterator[Mistake]:
         (found.numel() == size[3] or near(shaped.flatten(), table.flip(0).flatten()), *ROWS),
         (near(shaped.abs().flatten(), torch.ones(table.numel()).double()),
          "the table is along the wrong axes: (1, T, 1, D/2)", "表的轴不对：应为 (1, T, 1, D/2)", 4),
-        (near(shaped, table.real[None, :, None]), "the table is cast to real: the sines are lost", "表变成了实数：sin 丢了", 5),
+        (near(shaped, table.real[None, :, None]),
+         "the table is cast to real: the sines are lost", "表变成了实数：sin 丢了", 5),
         (found.shape == x.shape, "x is returned: return the table", "返回了 x：应返回表", 4),
         (found.numel() == table.numel(), "scaled: the function only reshapes the table", "改变了数值：只应改变形状", 1),
     )
