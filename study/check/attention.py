@@ -11,6 +11,7 @@ from .compare import (
     HALVES,
     NEIGHBOURS,
     Both,
+    Exercise,
     Mistake,
     Probe,
     first,
@@ -21,7 +22,7 @@ from .compare import (
     random_table,
     rotate,
 )
-from .rotation import LAYOUT, TWICE, UNROTATED
+from .rotation import AXES, LAYOUT, TWICE, UNROTATED
 from .table import SIGN
 
 B, T, H, K, D = 3, 4, 6, 2, 8
@@ -259,3 +260,5 @@ def head_mistakes(out: Attend, w: Tensor, q: Tensor, k: Tensor, scale: float) ->
              "other key/value heads: head h uses h // (H // K)", "用错了 key/value head：head h 用第 h // (H // K) 个"),
         )))
     yield from of_parts("kv", parts)
+# fmt: on
+EXERCISE = Exercise(7, ("xq", "xk", "xv", "freqs_cis", "mask"), right, PROBES, AXES, (), mistakes)

@@ -1,4 +1,4 @@
-"""What the checks share: both languages, the probes, and the first number that differs."""
+"""What the checks share: exercises and their probes, mistakes in both languages, and the first number that differs."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -7,7 +7,10 @@ import torch
 from torch import Tensor
 
 from ..topic import Both
-from .reader import Raised, Unwritten, kind
+from .reader import Raised, kind
+
+View = Callable[..., Any]  # a function of the reader with the arguments and results of ours
+NEIGHBOURS, HALVES = "neighbours", "halves"
 
 
 class Mistake(NamedTuple):
@@ -16,27 +19,6 @@ class Mistake(NamedTuple):
     en: str
     zh: str
     step: int = 0
-
-
-def first(*rows: Any) -> Iterator[Mistake]:
-    """The mistake of the first row, (condition, English, Chinese, step), whose condition is true; none if it is empty."""
-    row = next((row for row in rows if row[0]), None)
-    if row and row[1]:
-        yield Mistake(*row[1:])
-
-
-def of_parts(names: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
-    """The mistakes of two parts; one that only one of them makes says so."""
-    mistakes = []
-    for mistake in dict.fromkeys([*found[0], *found[1]]):
-        parts = [name for name, part in zip(names, found) if mistake in part]
-        if len(parts) == 1:
-            en, zh = mistake.en.partition(":"), mistake.zh.partition("：")
-            mistake = mistake._replace(
-                en=f"{en[0]}, in {parts[0]} only{en[1]}{en[2]}", zh=f"{zh[0]}（只在 {parts[0]}）{zh[1]}{zh[2]}"
-            )
-        mistakes.append(mistake)
-    return mistakes
 
 
 class Finding(NamedTuple):
@@ -58,15 +40,45 @@ class Probe(NamedTuple):
         """The measured value in plain tensors, or Raised."""
         try:
             return plain(self.measure(function))
-        except (Unwritten, Raised) as raised:
-            if isinstance(raised, Unwritten):
-                raise
+        except Raised as raised:
             return raised
-        except Exception as error:  # a result of any type, where the probe expects tensors
-            return Raised(f"its result cannot be judged: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:  # a result of another type
+            return Raised(f"its result cannot be judged: {' '.join(str(error).split())[:200]}")
 
 
-# The tensors of the probes.
+def same(text: str) -> Both:
+    """A text that is the same in both languages."""
+    return Both(text, text)
+
+
+class Exercise(NamedTuple):
+    """A function to write: the step of the walk about it, its arguments, ours for a layout, and what is measured."""
+
+    step: int
+    arguments: tuple[str, ...]
+    ours: Callable[[str], View]
+    probes: Sequence[Probe]
+    axes: Sequence[Both]
+    parts: tuple[str, ...]  # of a result that is a tuple
+    mistakes: Callable[[View, str], Iterator[Mistake]]
+
+
+def first(*rows: Any) -> list[Mistake]:
+    """The mistake of the first row, (condition, English, Chinese, step), whose condition is true, unless it is ""."""
+    row = next((row for row in rows if row[0]), (True, ""))
+    return [Mistake(*row[1:])] if row[1] else []
+
+
+def of_parts(names: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
+    """The mistakes of two parts; one that only one of them makes says so."""
+    mistakes = []
+    for mistake in dict.fromkeys([*found[0], *found[1]]):
+        parts = [name for name, part in zip(names, found) if mistake in part]
+        if len(parts) == 1:
+            (en, _, why), (zh, _, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
+            mistake = Mistake(f"{en}, in {parts[0]} only:{why}", f"{zh}（只在 {parts[0]}）：{zh_why}", mistake.step)
+        mistakes.append(mistake)
+    return mistakes
 
 
 def random(*shape: int, seed: int = 1) -> Tensor:
@@ -74,22 +86,17 @@ def random(*shape: int, seed: int = 1) -> Tensor:
 
 
 def random_table(T: int, pairs: int) -> Tensor:
-    """Angles from 0.3 to 2.8: complex128 (T, D/2)."""
-    angles = 0.3 + 2.5 * torch.rand(T, pairs, generator=torch.Generator().manual_seed(T), dtype=torch.float64)
-    return rotation(angles)
+    """Rotations by angles from 0.3 to 2.8: complex128 (T, D/2)."""
+    return rotation(0.3 + 2.5 * torch.rand(T, pairs, generator=torch.Generator().manual_seed(T), dtype=torch.float64))
 
 
 def rotation(angles: Tensor) -> Tensor:
     return torch.polar(torch.ones_like(angles), angles)
 
 
-NEIGHBOURS, HALVES = "neighbours", "halves"
-
-
 def pairs_of(layout: str, D: int) -> Tensor:
     """The channels of each pair, (D/2, 2)."""
-    channels = torch.arange(D)
-    return channels.view(-1, 2) if layout == NEIGHBOURS else channels.view(2, -1).T
+    return torch.arange(D).view(-1, 2) if layout == NEIGHBOURS else torch.arange(D).view(2, -1).T
 
 
 def rotate(x: Tensor, table: Tensor, layout: str = NEIGHBOURS) -> Tensor:
@@ -108,34 +115,24 @@ FORMS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "neighbours": lambda cos, sin: (cos.repeat_interleave(2, 1), sin.repeat_interleave(2, 1)),
     "last axis of 2": lambda cos, sin: torch.stack((cos, sin), -1),
     "batch": lambda cos, sin: (cos.repeat(1, 2)[None], sin.repeat(1, 2)[None]),
+    "heads first": lambda cos, sin: (cos.repeat(1, 2)[None], sin.repeat(1, 2)[None]),
 }
-
-
-def write_table(form: str, table: Tensor) -> Any:
-    """A complex table (T, D/2) in this form."""
-    return FORMS[form](table.real.float(), table.imag.float())
 
 
 def read_table(raw: Any, pairs: int) -> tuple[str, Any]:
     """The form of a table and its complex128 numbers, or COMPLEX and what it is if it has none of the forms."""
+    form = COMPLEX
     is_pair = isinstance(raw, tuple | list) and len(raw) == 2 and all(map(torch.is_tensor, raw))
-    if is_pair and raw[0].shape == raw[1].shape and not raw[0].is_complex() and raw[0].ndim in (2, 3):
-        found = torch.complex(*(part.double() for part in raw))
-        if found.ndim == 3 and len(found) == 1:
-            return "batch", found[0, :, :pairs]
-        if found.shape[-1] != 2 * pairs:
-            return "tuple", found
-        if torch.equal(found[:, :pairs], found[:, pairs:]):
-            return "halves", found[:, :pairs]
-        return "neighbours", found[:, ::2] if torch.equal(found[:, ::2], found[:, 1::2]) else found
-    if torch.is_tensor(raw) and not raw.is_complex() and raw.ndim == 3 and raw.shape[2] == 2:
+    if is_pair and raw[0].shape == raw[1].shape and not raw[0].is_complex():
+        form, raw = "tuple", torch.complex(*(part.double() for part in raw))
+        if raw.ndim == 3 and len(raw) == 1:
+            return "batch", raw[0, :, :pairs]
+    elif torch.is_tensor(raw) and not raw.is_complex() and raw.ndim == 3 and raw.shape[2] == 2:
         return "last axis of 2", torch.view_as_complex(raw.double().contiguous())
-    if torch.is_tensor(raw) and raw.shape[-1:] == (2 * pairs,) and torch.equal(raw[..., :pairs], raw[..., pairs:]):
-        raw = raw[..., :pairs]
-    return COMPLEX, raw if torch.is_tensor(raw) or raw is None else type(raw).__name__
-
-
-# Comparison.
+    if torch.is_tensor(raw) and raw.shape[-1:] == (2 * pairs,):
+        halves = {"halves": raw.chunk(2, -1), "neighbours": (raw[..., ::2], raw[..., 1::2])}
+        return next(((name, part) for name, (part, again) in halves.items() if torch.equal(part, again)), (form, raw))
+    return form, raw if torch.is_tensor(raw) or raw is None else type(raw).__name__
 
 
 def plain(value: Any) -> Any:
@@ -157,39 +154,32 @@ def near(x: Any, y: Any, tolerance: float = 0.01) -> bool:
     return torch.allclose(x.to(y.dtype), y, rtol=tolerance, atol=tolerance, equal_nan=True)
 
 
-def difference(probe: Probe, axes: Sequence[Both], yours: Any, expected: Any) -> Finding | None:
+def difference(exercise: Exercise, probe: Probe, yours: Any, expected: Any) -> Finding | None:
     """The first number that differs, and its place in words."""
     label, tolerance = probe.label, probe.tolerance
-    if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected) == 2:
-        first_one, second_one = (
-            difference(probe._replace(label=Both(f"{label.en}, {en}", f"{label.zh}，{zh}")), axes, x, y)
-            for en, zh, x, y in zip(("first result", "second result"), ("第一个结果", "第二个结果"), yours, expected)
-        )
-        return first_one or second_one
+    if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected):
+        for part, x, y in zip(exercise.parts, yours, expected):
+            named = probe._replace(label=Both(f"{label.en}, {part}", f"{label.zh}，{part}"))
+            if found := difference(exercise, named, x, y):
+                return found
+        return None
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
         return (
             None if type(yours) is type(expected) and yours == expected else Finding(label, kind(yours), kind(expected))
         )
-    if yours.shape != expected.shape:
-        return Finding(Both(f"{label.en}: the shape", f"{label.zh}：形状"), kind(yours), kind(expected))
-    if yours.dtype != expected.dtype:
-        names = (str(x.dtype)[6:].rstrip("0123456789") for x in (yours, expected))
-        return Finding(Both(f"{label.en}: the dtype", f"{label.zh}：dtype"), *names)
+    if (yours.shape, yours.dtype) != (expected.shape, expected.dtype):
+        types = (f"{str(x.dtype)[6:].rstrip('0123456789')} {kind(x)}" for x in (yours, expected))
+        return Finding(Both(f"{label.en}: the dtype and the shape", f"{label.zh}：dtype 和形状"), *types)
     places = (~torch.isclose(yours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)).nonzero().tolist()
     if not places:
         return None
     at = tuple(places[0])
-    if expected.dtype == torch.bool:
+    if expected.dtype == torch.bool:  # a mask
         position = expected.shape[1] - expected.shape[0] + at[0]
-        seen = (", ".join(map(str, x[at[0]].nonzero()[:, 0].tolist())) or "none" for x in (yours, expected))
-        return Finding(
-            Both(
-                f"{label.en}: token {at[0]} is at position {position}; it sees the keys",
-                f"{label.zh}：token {at[0]} 在位置 {position}，它看得到的 key",
-            ),
-            *seen,
-        )
-    en, zh = (", ".join(f"{axis[n]} {i}" for axis, i in zip(axes, at)) for n in (0, 1))
-    return Finding(
-        Both(f"{label.en}: {en}", f"{label.zh}：{zh}"), f"{yours[at].item():.6g}", f"{expected[at].item():.6g}"
-    )
+        en = f"token {at[0]} is at position {position}; it sees the keys"
+        zh = f"token {at[0]} 在位置 {position}，它看得到的 key"
+        values = [", ".join(map(str, x[at[0]].nonzero()[:, 0].tolist())) or "-" for x in (yours, expected)]
+    else:
+        en, zh = (", ".join(f"{axis[n]} {i}" for axis, i in zip(exercise.axes, at)) for n in (0, 1))
+        values = [f"{x[at].item():.6g}" for x in (yours, expected)]
+    return Finding(Both(f"{label.en}: {en}", f"{label.zh}：{zh}"), *values)

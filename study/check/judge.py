@@ -4,7 +4,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,61 +13,21 @@ from model.config import ModelArgs
 
 from ..topic import Both
 from . import attention, kv_cache, layouts, rotation, table
-from .compare import COMPLEX, FORMS, HALVES, NEIGHBOURS, Finding, Mistake, Probe, difference, read_table, write_table
+from .compare import COMPLEX, FORMS, HALVES, NEIGHBOURS, Exercise, Finding, Mistake, View, difference, read_table
 from .reader import Caller, Raised, Unwritten, count_of_required, kind
 
-View = Callable[..., Any]  # the reader's function as one with the arguments and results of ours
-
-
-class Exercise(NamedTuple):
-    """A function to write: the step of the walk about it, what it is called with, our own, and what is measured."""
-
-    step: int
-    arguments: tuple[str, ...]
-    ours: Callable[[str], View]  # for a layout
-    probes: Sequence[Probe]
-    axes: Sequence[Both]
-    mistakes: Callable[[View, str], Iterator[Mistake]]
-
-
-OF_TABLE = (*rotation.AXES[:3], table.AXES[1])
-WEIGHTS = ("wq", "wk", "n_heads", "n_kv_heads")
-SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")
-VECTORS = ("xq", "xk", "xv", "freqs_cis", "mask")
-# fmt: off
 EXERCISES = {
-    "precompute_freqs_cis": Exercise(
-        5, ("dim",
-            "end", "theta"), lambda _: table.right, table.PROBES, table.AXES, lambda view, _: table.mistakes(view)),
-    "reshape_for_broadcast": Exercise(
-        4, ("freqs_cis", "x"), lambda _: rotation.reshape_right, rotation.RESHAPE_PROBES, OF_TABLE,
-        lambda view, _: rotation.reshape_mistakes(view)),
-    "apply_rotary_emb": Exercise(
-        3, ("xq", "xk", "freqs_cis"), rotation.right, rotation.PROBES, rotation.AXES, rotation.mistakes),
-    "to_neighbours": Exercise(
-        3, WEIGHTS, lambda _: layouts.to_layout(NEIGHBOURS), layouts.LAYOUT_PROBES, layouts.ROWS,
-        lambda view, _: layouts.layout_mistakes(view, NEIGHBOURS)),
-    "to_halves": Exercise(
-        3, WEIGHTS, lambda _: layouts.to_layout(HALVES), layouts.LAYOUT_PROBES, layouts.ROWS,
-        lambda view, _: layouts.layout_mistakes(view, HALVES)),
-    "causal_mask": Exercise(
-        8, (
-            "start_pos",
-            "T"), lambda _: layouts.mask_right, layouts.MASK_PROBES, (), lambda view, _: layouts.mask_mistakes(view)),
-    "KVCache": Exercise(
-        8, SIZES, lambda _: kv_cache.right, kv_cache.PROBES, kv_cache.AXES, lambda view, _: kv_cache.mistakes(view)),
-    "attention": Exercise(7, VECTORS, attention.right, attention.PROBES, rotation.AXES, attention.mistakes),
+    "precompute_freqs_cis": table.EXERCISE,
+    "reshape_for_broadcast": rotation.RESHAPE,
+    "apply_rotary_emb": rotation.EXERCISE,
+    "to_neighbours": layouts.TO_NEIGHBOURS,
+    "to_halves": layouts.TO_HALVES,
+    "causal_mask": layouts.MASK,
+    "KVCache": kv_cache.EXERCISE,
+    "attention": attention.EXERCISE,
 }
 OF_NETWORK = ("args", "batch_size")  # of the cache of a network, as in model/cache.py
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
-FORM = Mistake(
-    "not the form of your table: precompute_freqs_cis writes another",
-    "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
-OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
-RANDOM = Mistake(
-    "different numbers on each call: no dropout, nothing kept",
-    "每次调用结果不同：不要 dropout，也不要留下上次的东西", 7)
-# fmt: on
 OUTCOMES = {
     "right": Both("right", "正确"),
     "halves": Both(
@@ -98,7 +58,7 @@ class Verdict:
     outcome: str
     problem: str = ""  # an exception that it raised
     finding: Finding | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
+    mistakes: Sequence[Mistake] = ()
 
     @property
     def is_good(self) -> bool:
@@ -107,80 +67,72 @@ class Verdict:
     def lines(self, hint_only: bool, language: int = 0) -> Iterator[str]:
         """The text in English (0) or Chinese (1); as a hint, without the mistakes."""
         colon, semicolon, stop = ((": ", ", and ", ". "), ("：", "；", "。"))[language]
-        texts = [] if hint_only else [mistake[language] for mistake in self.mistakes]
-        head = [self.function, OUTCOMES[self.outcome][language]]
-        head.append(semicolon.join(text.partition(colon.strip())[0] for text in texts))
-        if not self.finding:
-            head.append(self.problem)
-        yield colon.join(filter(None, head))
+        texts = [] if hint_only else [(mistake.en, mistake.zh)[language] for mistake in self.mistakes]
+        names = semicolon.join(text.partition(colon.strip())[0] for text in texts)
+        problem = "" if self.finding else self.problem
+        yield colon.join(filter(None, (self.function, OUTCOMES[self.outcome][language], names, problem)))
         if self.finding:
             where, yours, expected = self.finding
+            values = (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language]
             yield from wrapped(f"{where[language]}{colon.strip()}")
-            yield from wrapped(
-                (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language], "    "
-            )
+            yield from wrapped(values, "    ")
             if self.problem:
                 yield from wrapped(f"{('It also raises', '还会抛出异常')[language]}{colon}{self.problem}")
-        if self.outcome == "wrong" and not hint_only:
-            for text, mistake in zip(texts, self.mistakes):
-                yield from wrapped(f"{text[:1].upper()}{text[1:]}{stop}{self.see(mistake.step, language)}")
-            if not texts:
-                yield from wrapped(self.see(0, language))
-
-    def see(self, step: int, language: int) -> str:
-        step = step or EXERCISES[self.function].step
-        page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
-        return (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
+        for text, mistake in zip(texts, self.mistakes):
+            step = mistake.step or EXERCISES[self.function].step
+            page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
+            see = (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
+            yield from wrapped(f"{text[:1].upper()}{text[1:]}{stop}{see}")
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
+# fmt: off
+FORM = Mistake(
+    "not the form of your table: precompute_freqs_cis writes another", "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
+OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
+RANDOM = Mistake("different numbers on each call: no dropout, nothing kept", "每次调用结果不同：不要 dropout，也不要留下什么", 7)
+# fmt: on
+
+
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
     """The verdict on one function. What it shows is added to the conventions."""
     exercise = EXERCISES[name]
     call = Caller(written, arguments_of(name, written), path)
-    possible = conventions.layouts if name in ("apply_rotary_emb", "attention") else ("",)
-    tried = []
     try:
-        for form, view in views_of(name, call, conventions).items():
-            results = [probe.of(view) for probe in exercise.probes]
-            for layout in possible:
-                tried.append((form, layout, view, results, differences(name, results, layout)))
-            if not isinstance(results[0], Raised) and (name != "apply_rotary_emb" or form == conventions.table):
-                break
+        form, view, results = form_that_fits(exercise, views_of(name, call, conventions), conventions)
     except Unwritten:
         is_needed = name != "reshape_for_broadcast" or conventions.table in ("", COMPLEX)
         return Verdict(name, "unwritten" if is_needed else "unneeded")
-    problems = [str(result) for result in tried[0][3] if isinstance(result, Raised)]
-    form, layout, view, results, findings = min(tried, key=lambda each: badness(each[3], each[4]))
+    problem = next((str(result) for result in results if isinstance(result, Raised)), "")
     if all(isinstance(result, Raised) for result in results):
-        return Verdict(name, "raised", problems[0])
-    problems = [str(result) for result in results if isinstance(result, Raised)]
-    conventions.calls[name], conventions.views[name] = call, view
+        return Verdict(name, "raised", problem)
+    layout = min(conventions.layouts, key=lambda each: len(differences(exercise, results, each)))
+    findings = differences(exercise, results, layout)
     if findings and name == "apply_rotary_emb":
         layout = rotation.layout_of(view)
-        findings = differences(name, results, layout)
+        findings = differences(exercise, results, layout)
     mistakes = named(exercise, view, layout) if findings else []
-    again = (probe.of(view) for probe in exercise.probes)
-    pairs = [pair for pair in zip(exercise.probes, results, again) if not isinstance(pair[1], Raised)]
-    if any(difference(probe, exercise.axes, *pair) for probe, *pair in pairs):
+    again = zip(exercise.probes, results, (probe.of(view) for probe in exercise.probes))
+    if any(difference(exercise, *each) for each in again if not isinstance(each[1], Raised)):
         mistakes = [RANDOM]
     if call.overwritten:
         mistakes.append(OVERWRITTEN)
         after = Both(f"{call.overwritten} after the call", f"调用之后的 {call.overwritten}")
         findings.append(Finding(after, "changed", "as before"))
-    if name == "apply_rotary_emb" and conventions.table not in ("", form):
-        mistakes.append(FORM)
-        findings.append(Finding(Both("the form of the table that it reads", "它读的表的形式"), form, conventions.table))
     if name == "apply_rotary_emb":
+        if conventions.table not in ("", form):
+            mistakes.append(FORM)
+            findings.append(Finding(Both("the form of the table", "表的形式"), form, conventions.table))
         conventions.table, conventions.layouts = form, (layout,)
     if name == "precompute_freqs_cis":
         conventions.table = read_table(call(8, 7, 3.0), 4)[0]
-    if not findings:
-        return Verdict(name, "halves" if layout == HALVES else "right")
-    return Verdict(name, "wrong", "".join(problems[:1]), findings[0], list(dict.fromkeys(mistakes)))
+    conventions.calls[name], conventions.views[name] = call, view
+    if findings:
+        return Verdict(name, "wrong", problem, findings[0], mistakes)
+    return Verdict(name, "halves" if layout == HALVES and "freqs_cis" in exercise.arguments else "right")
 
 
 def arguments_of(name: str, written: Callable[..., Any]) -> tuple[str, ...]:
@@ -190,32 +142,40 @@ def arguments_of(name: str, written: Callable[..., Any]) -> tuple[str, ...]:
     return ROTATED if name == "attention" and count < 5 else EXERCISES[name].arguments
 
 
-def differences(name: str, results: Sequence[Any], layout: str) -> list[Finding]:
+def form_that_fits(exercise: Exercise, views: dict[str, View], conventions: Conventions) -> tuple[str, View, list[Any]]:
+    """The first form that runs, if it is the reader's own, or that with the fewest differences; and its results."""
+    tried = []
+    for form, view in views.items():
+        results = [probe.of(view) for probe in exercise.probes]
+        raised = sum(isinstance(result, Raised) for result in results)
+        if not isinstance(results[0], Raised) and (exercise is not rotation.EXERCISE or form == conventions.table):
+            return form, view, results
+        count = min(len(differences(exercise, results, layout)) for layout in conventions.layouts)
+        tried.append((count + len(results) * raised, form, view, results))
+    return min(tried, key=lambda each: each[0])[1:]
+
+
+def differences(exercise: Exercise, results: Sequence[Any], layout: str) -> list[Finding]:
     """The first number that differs in each probe, then exceptions."""
-    exercise = EXERCISES[name]
     found, raised = [], []
     for probe, yours in zip(exercise.probes, results):
         expected = probe.of(exercise.ours(layout))
         if isinstance(yours, Raised):
             raised.append(Finding(probe.label, "an exception", kind(expected)))
         else:
-            found.append(difference(probe, exercise.axes, yours, expected))
+            found.append(difference(exercise, probe, yours, expected))
     return [*filter(None, found), *raised]
 
 
-def badness(results: Sequence[Any], findings: Sequence[Finding]) -> int:
-    return len(findings) + len(results) * sum(isinstance(result, Raised) for result in results)
-
-
 def named(exercise: Exercise, view: View, layout: str) -> list[Mistake]:
-    """The mistakes that were measured until a result had no shape that could be measured."""
+    """The mistakes that were measured until the function raised, or returned what could not be measured."""
     found = []
     try:
         for mistake in exercise.mistakes(view, layout):
             found.append(mistake)
-    except Exception:  # raised by the reader's function, or here by a result of another type or shape
+    except (Raised, AttributeError, IndexError, RuntimeError, StopIteration, TypeError, ValueError):
         pass
-    return found
+    return list(dict.fromkeys(found))
 
 
 # The reader's functions with our arguments.
@@ -226,30 +186,41 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
     if name == "KVCache":
         return {"": lambda: new_cache(call)}
     if name == "reshape_for_broadcast":
-        return {
-            COMPLEX: call,
-            "one": lambda *given: reshape_parts(call, *given),
-            "both": lambda *given: reshape_both(call, *given),
-        }
+        return {COMPLEX: call} | {form: reshape_view(call, form) for form in ("one", "tuple")}
     if call.names == ROTATED:
         return {"": lambda *given: with_rotation(call, conventions.layouts[0], *given)}
     if "freqs_cis" not in call.names:
         return {"": call}
+    forms = dict.fromkeys([conventions.table, *FORMS] if conventions.table else FORMS)
+    return {form: view_of(call, form) for form in forms}
+
+
+def view_of(call: Caller, form: str) -> View:
     place = call.names.index("freqs_cis")
 
-    def written(form: str) -> View:
-        return lambda *given: call(*given[:place], write_table(form, given[place]), *given[place + 1 :])
+    def write(table: Tensor) -> Any:
+        return FORMS[form](table.real.float(), table.imag.float())
 
-    forms = dict.fromkeys((conventions.table, *FORMS) if conventions.table else FORMS)
-    return {form: written(form) for form in forms}
+    def view(*given: Any) -> Any:
+        return call(*given[:place], write(given[place]), *given[place + 1 :])
+
+    def as_in_transformers(xq: Tensor, xk: Tensor, table: Tensor) -> Any:
+        """Its caller gives cosines and sines, two arguments, in the dtype of the vectors, which may be (B, H, T, D)."""
+        swapped = (1, 2) if form == "heads first" else (1, 1)
+        rotated = call(xq.float().transpose(*swapped), xk.float().transpose(*swapped), write(table))
+        return tuple(y.transpose(*swapped).type_as(x) for x, y in zip((xq, xk), rotated))
+
+    return as_in_transformers if call.unpacks and place == 2 else view
 
 
-def reshape_parts(call: Caller, freqs_cis: Tensor, x: Tensor) -> Tensor:
-    return torch.complex(call(freqs_cis.real.contiguous(), x.real), call(freqs_cis.imag.contiguous(), x.real))
+def reshape_view(call: Caller, form: str) -> View:
+    """For one of cosines and sines at a time, or for both."""
 
+    def view(freqs_cis: Tensor, x: Tensor) -> Tensor:
+        parts = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()
+        return torch.complex(*([call(part, x.real) for part in parts] if form == "one" else call(parts, x.real)))
 
-def reshape_both(call: Caller, freqs_cis: Tensor, x: Tensor) -> Tensor:
-    return torch.complex(*call((freqs_cis.real, freqs_cis.imag), x.real))
+    return view
 
 
 def with_rotation(

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import Both, Mistake, Probe, first, near, of_parts, plain, random
+from .compare import Both, Exercise, Mistake, Probe, first, near, of_parts, plain, random, same
 from .reader import Raised
 
 AXES = (Both("row of the batch", "batch 第几行"), Both("head", "head"), Both("slot", "槽位"), Both("channel", "分量"))
@@ -55,7 +55,7 @@ def refusal(make: Make, start: int, T: int) -> str:
 
 def refusal_probe(start: int, T: int) -> Probe:
     text = f"start_pos {start}, T {T}, max_seq_len {S}"
-    return Probe(Both(text, text), lambda make: refusal(make, start, T))
+    return Probe(same(text), lambda make: refusal(make, start, T))
 
 
 def after_overwriting(make: Make) -> Any:
@@ -76,7 +76,7 @@ def first_of_two(make: Make) -> Any:
 
 
 LIMITS = tuple(refusal_probe(start, T) for start, T in ((9, 5), (0, 13), (11, 2)))
-DTYPE = Probe(Both("the dtypes", "dtype"), lambda make: " and ".join(str(x.dtype)[6:] for x in make()(0, *chunk(2))))
+DTYPE = Probe(same("dtype"), lambda make: " and ".join(str(x.dtype)[6:] for x in make()(0, *chunk(2))))
 GRADIENT = Probe(
     Both("stored keys and values have a gradient", "存下的 key 和 value 有没有梯度"),
     lambda make: " and ".join(str(x.requires_grad) for x in after_overwriting(make)),
@@ -93,7 +93,7 @@ PROBES = (
 
 
 # fmt: off
-def mistakes(make: Make) -> Iterator[Mistake]:
+def mistakes(make: Make, _: str) -> Iterator[Mistake]:
     returned = plain(calls(make, *STARTS))
     if not all(isinstance(each, tuple) and len(each) == 2 for each in returned):
         yield Mistake("the result: return the tuple (keys, values)", "返回值：应为元组 (keys, values)")
@@ -183,3 +183,13 @@ def slot_mistakes(returned: list[Tensor], tokens: Tensor) -> Iterator[Mistake]:
         (later == 8 or (held == list(range(7)) and later == 3 and after != [0, 1, 7]),
          "start_pos is not used: the token at position p is in slot p", "没有用 start_pos：位置 p 的 token 在槽位 p"),
     )
+# fmt: on
+EXERCISE = Exercise(
+    8,
+    ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
+    lambda _: right,
+    PROBES,
+    AXES,
+    ("keys", "values"),
+    mistakes,
+)

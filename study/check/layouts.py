@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import HALVES, NEIGHBOURS, Both, Mistake, Probe, first, near, of_parts, pairs_of, plain
+from .compare import HALVES, NEIGHBOURS, Both, Exercise, Mistake, Probe, first, near, of_parts, pairs_of, plain, same
 
 ROWS = (Both("row", "行"), Both("column", "列"))
 Function = Callable[..., Any]
@@ -30,7 +30,7 @@ def weights(D: int, n_heads: int, n_kv_heads: int, dim: int) -> tuple[Tensor, Te
 
 def layout_probe(D: int, n_heads: int, n_kv_heads: int, dim: int) -> Probe:
     text = f"wq ({D * n_heads}, {dim}), wk ({D * n_kv_heads}, {dim})"
-    return Probe(Both(text, text), lambda f: f(*weights(D, n_heads, n_kv_heads, dim), n_heads, n_kv_heads))
+    return Probe(same(text), lambda f: f(*weights(D, n_heads, n_kv_heads, dim), n_heads, n_kv_heads))
 
 
 LAYOUT_PROBES = (layout_probe(16, 4, 2, 16), layout_probe(8, 3, 3, 24))
@@ -102,7 +102,7 @@ MASK_PROBES = tuple(mask_probe(start, T) for start, T in ((1, 2), (0, 4), (3, 5)
 
 
 # fmt: off
-def mask_mistakes(function: Function) -> Iterator[Mistake]:
+def mask_mistakes(function: Function, _: str) -> Iterator[Mistake]:
     start, T = 3, 5
     S = start + T
     mask, *others = (plain(function(*sizes)) for sizes in ((start, T), (7, 2), (2, 1), (0, 1)))
@@ -163,3 +163,17 @@ def mask_mistakes(function: Function) -> Iterator[Mistake]:
          "later keys are visible: token t sees no key after start_pos + t",
          "看得到后面的 key：token t 看不到 start_pos + t 之后"),
     )
+# fmt: on
+TO_NEIGHBOURS, TO_HALVES = (
+    Exercise(
+        3,
+        ("wq", "wk", "n_heads", "n_kv_heads"),
+        lambda _, to=to: to_layout(to),  # type: ignore[misc]
+        LAYOUT_PROBES,
+        ROWS,
+        ("wq", "wk"),
+        lambda view, _, to=to: layout_mistakes(view, to),  # type: ignore[misc]
+    )
+    for to in (NEIGHBOURS, HALVES)
+)
+MASK = Exercise(8, ("start_pos", "T"), lambda _: mask_right, MASK_PROBES, (), (), mask_mistakes)

@@ -11,6 +11,7 @@ from .compare import (
     HALVES,
     NEIGHBOURS,
     Both,
+    Exercise,
     Mistake,
     Probe,
     first,
@@ -21,8 +22,10 @@ from .compare import (
     random,
     random_table,
     rotate,
+    same,
 )
 from .reader import Raised
+from .table import AXES as TABLE_AXES
 from .table import SIGN
 
 AXES = (Both("row of the batch", "batch 第几行"), Both("token", "token"), Both("head", "head"), Both("channel", "分量"))
@@ -41,7 +44,7 @@ def vectors(B: int, T: int, H: int, K: int) -> tuple[Tensor, Tensor, Tensor]:
 
 def vectors_probe(*size: int) -> Probe:
     text = " ".join(f"{name} {tuple(x.shape)}" for name, x in zip(("xq", "xk"), vectors(*size)))
-    return Probe(Both(text, text), lambda apply: apply(*vectors(*size)))
+    return Probe(same(text), lambda apply: apply(*vectors(*size)))
 
 
 def in_bfloat16(apply: Apply) -> Any:
@@ -99,14 +102,14 @@ def size_that_runs(apply: Apply) -> tuple[int, int, int, int]:
 
 
 def layout_of(apply: Apply) -> str:
-    """The layout in whose pairs the numbers stay."""
-    try:
-        size = size_that_runs(apply)
-        m = torch.cat(matrices(apply, random_table(size[1], D // 2), *size), 2)
-        sums = {layout: float(blocks(m, layout, layout).square().sum()) for layout in (NEIGHBOURS, HALVES)}
-    except Exception:  # as in judge.named
+    """The layout in whose pairs the numbers stay; of a result of another shape, any."""
+    size = next((size for size in SIZES if isinstance(vectors_probe(*size).of(apply), tuple)), SIZES[0])
+    found = Probe(same(""), lambda apply: matrices(apply, random_table(size[1], D // 2), *size)).of(apply)
+    if not isinstance(found, tuple) or found[0].shape[-2:] != (D, D):
         return NEIGHBOURS
-    return max(sums, key=sums.__getitem__)
+    return max(
+        (NEIGHBOURS, HALVES), key=lambda layout: sum(float(blocks(m, layout, layout).square().sum()) for m in found)
+    )
 
 
 def is_wrong(probe: Probe, apply: Apply, layout: str) -> bool:
@@ -331,7 +334,7 @@ def reshape_right(table: Tensor, x: Tensor) -> Tensor:
     return table[None, :, None]
 
 
-def reshape_mistakes(reshape: Apply) -> Iterator[Mistake]:
+def reshape_mistakes(reshape: Apply, _: str) -> Iterator[Mistake]:
     yield from first((refused(reshape) != "4 of 4",
         "no ValueError for a table of another shape: one row would be broadcast over all tokens",
         "大小不合的表没有报错：只有一行的表会被广播到所有 token", 4))
@@ -354,3 +357,8 @@ def reshape_mistakes(reshape: Apply) -> Iterator[Mistake]:
         (found.shape == x.shape, "x is returned: return the table", "返回了 x：应返回表", 4),
         (found.numel() == table.numel(), "scaled: the function only reshapes the table", "改变了数值：只应改变形状", 1),
     )
+# fmt: on
+EXERCISE = Exercise(3, ("xq", "xk", "freqs_cis"), right, PROBES, AXES, ("q", "k"), mistakes)
+RESHAPE = Exercise(
+    4, ("freqs_cis", "x"), lambda _: reshape_right, RESHAPE_PROBES, (*AXES[:3], TABLE_AXES[1]), (), reshape_mistakes
+)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import Both, Mistake, Probe, first, near, plain, read_table, rotation
+from .compare import Both, Exercise, Mistake, Probe, first, near, plain, read_table, rotation, same
 
 AXES = (Both("position", "位置"), Both("pair", "组"))
 DIM, END, THETA = 12, 40, 10000.0
@@ -29,7 +29,7 @@ def read(call: Call, dim: int, end: int, *theta: float) -> Any:
 
 def probe(*arguments: Any, tolerance: float = 5e-5) -> Probe:
     text = ", ".join(f"{name} {value:g}" for name, value in zip(("dim", "end", "theta"), arguments))
-    return Probe(Both(text, text), lambda call: read(call, *arguments), tolerance)
+    return Probe(same(text), lambda call: read(call, *arguments), tolerance)
 
 
 # The last one is beyond 2048, where float16 has only even numbers; float32 is wrong by 0.0003 there.
@@ -37,7 +37,7 @@ PROBES = (probe(8, 7, 3.0), probe(4, 3), probe(6, 13, 500.0), probe(DIM, 3001, T
 
 
 # fmt: off
-def mistakes(call: Call) -> Iterator[Mistake]:
+def mistakes(call: Call, _: str) -> Iterator[Mistake]:
     z, table, freqs = read(call, DIM, END, THETA), right(DIM, END), frequencies(DIM, THETA)
     if not torch.is_tensor(z):
         yield Mistake(
@@ -221,3 +221,5 @@ def rounding_mistakes(call: Call, freqs: Tensor) -> Iterator[Mistake]:
 SIGN = Mistake(
     "the sign of the angle: (x, y) becomes (x cos a - y sin a, x sin a + y cos a)",
     "角度的符号：(x, y) 应变为 (x cos a - y sin a, x sin a + y cos a)", 1)
+# fmt: on
+EXERCISE = Exercise(5, ("dim", "end", "theta"), lambda _: right, PROBES, AXES, (), mistakes)
