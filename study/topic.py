@@ -5,7 +5,7 @@ import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,6 +29,19 @@ BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 WINDOWS = 16  # texts on which a trained model is measured, if its validation text is long enough
 ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
+
+
+class Both(NamedTuple):
+    """A text in English and in Chinese."""
+
+    en: str
+    zh: str
+
+    def __str__(self) -> str:
+        return self.en
+
+    def in_chinese(self) -> str:
+        return self.zh
 
 
 @dataclass
@@ -74,7 +87,7 @@ def is_wide(character: str) -> bool:
 class Report:
     """The output of a topic: tables to print, and a picture for --plot if there is one."""
 
-    tables: Sequence[Table | str]
+    tables: Sequence[Table | Both | str]
     draw: Callable[[Any], None] = lambda figure: None  # draws into an empty matplotlib Figure
     code: int = 0  # the exit status of the script
 
@@ -88,12 +101,12 @@ class Report:
             self.draw(figure)
             translate_labels(figure)
 
-        tables: list[Table | str] = []
+        tables: list[Table | Both | str] = []
         for table in self.tables:
-            if isinstance(table, Table):
-                tables.append(table.in_chinese())
-            else:
+            if isinstance(table, str):
                 tables.append("\n".join(map(in_chinese, table.splitlines())))
+            else:
+                tables.append(table.in_chinese())
         return Report(tables, draw, self.code)
 
 

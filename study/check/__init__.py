@@ -1,11 +1,10 @@
-"""Check the reader's functions: find the wrong version of mistakes.txt that gives the same results, and name it.
+"""Run the reader's functions beside ours: the first number that differs, and the usual mistakes by what they do.
 
+reader.py      loads the reader's files and calls their functions
+compare.py     probes, both languages, the forms of a table, and the first difference
+judge.py       the verdict on one function
+table.py, rotation.py, layouts.py, kv_cache.py, attention.py   what is measured of each, and the mistakes that it shows
 in_model.py    puts the functions into a trained model
-reader.py      loads the reader's files and calls their functions, with the arguments in the reader's order
-probes.py      the calls by which functions are compared, and the forms in which tables and results may be written
-mistakes.txt   right functions, and below each line what is written there by mistake, with a name and why it is wrong
-mistakes.py    reads and runs them
-judge.py       compares, and finds the first number that differs
 
 A right function is right however it is written, because only results are compared.
 """
@@ -15,7 +14,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated
 
-from ..topic import Report, Table
+from ..topic import Both, Report, Table
 from .in_model import in_model
 from .judge import EXERCISES, Conventions, Verdict, counterparts, judge
 from .reader import Reader
@@ -46,12 +45,14 @@ def check(
     if not verdicts:
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
         raise ValueError(next(iter(reader.problems.values()), nothing))
-    lines = [*reader.problems.values(), *(line for verdict in verdicts.values() for line in verdict.lines(hint))]
-    absent = [name for name in EXERCISES if name not in verdicts]
-    if absent:
-        lines.append(f"not found: {', '.join(absent)}")
+    absent = ", ".join(name for name in EXERCISES if name not in verdicts)
+    texts = []
+    for language, not_found in enumerate(("not found: ", "没有找到：")):
+        lines = [*reader.problems.values()]
+        lines += [line for verdict in verdicts.values() for line in verdict.lines(hint, language)]
+        texts.append("\n".join([*lines, f"{not_found}{absent}"] if absent else lines))
     is_good = not reader.problems and all(verdict.is_good for verdict in verdicts.values())
-    tables: list[Table | str] = ["\n".join(lines)]
+    tables: list[Table | Both] = [Both(*texts)]
     if run is not None:
         tables.append(in_model(conventions, run, prompt))
     return Report(tables, code=int(not is_good))

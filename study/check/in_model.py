@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from model.attention import Attention
@@ -14,8 +15,9 @@ from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from .judge import Conventions, View, caches_of, version
-from .probes import read_table
+from . import rotation
+from .compare import read_table
+from .judge import Conventions, View, caches_of
 from .reader import Raised
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
@@ -44,6 +46,8 @@ class ReadersAttention(Attention):
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
+            if mask is not None and xk.shape[2] != mask.shape[-1]:  # a cache that returns other slots than it should
+                mask = F.pad(mask, (xk.shape[2] - mask.shape[-1], 0), value=True)
         return self.wo(self.attend(xq, xk, xv, mask).transpose(1, 2).flatten(2))
 
 
@@ -83,7 +87,7 @@ def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
 def with_functions(network: Transformer, conventions: Conventions) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
-    views = {"apply_rotary_emb": version("rotate", (), conventions.layouts[0])} | conventions.views
+    views = {"apply_rotary_emb": rotation.right(conventions.layouts[0])} | conventions.views
     changed = Transformer(args)
     for layer in changed.layers:
         layer.attention = ReadersAttention(args, views)
@@ -91,7 +95,7 @@ def with_functions(network: Transformer, conventions: Conventions) -> Transforme
     changed.freqs_cis = network.freqs_cis
     if "precompute_freqs_cis" in views and args.rope_scaling is None:
         raw = views["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
-        table = read_table(raw, args.head_dim // 2)
+        table = read_table(raw, args.head_dim // 2)[1]
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
             raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
         changed.freqs_cis = table.to(torch.complex64)

@@ -74,44 +74,42 @@ class Reader:
 
 
 class Caller:
-    """Calls a function of the reader with the arguments ``names``, by position.
+    """Calls a function of the reader with copies of the arguments ``names``, by position.
 
-    If its parameters have these names in another order, it gets them in that order. An argument None is left out. If
-    the function takes cosines and sines as two arguments, a tuple is unpacked.
+    If the function takes cosines and sines as two arguments, a tuple is unpacked.
     """
 
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
-        own_names = [each.name for each in parameters(function)][: len(names)]
-        self.order = [names.index(name) for name in (own_names if set(own_names) == set(names) else names)]
         self.unpacks = count_of_required(function) > len(names)
-        self.overwrites = False  # whether a call has changed an argument
+        self.overwritten = ""  # the names of the arguments that a call has changed
 
     def __call__(self, *given: Any) -> Any:
-        """The value returned for copies of the arguments. Raises Raised, or Unwritten if there is no code yet."""
+        """Raises Raised, or Unwritten if there is no code yet."""
         copies = copied(given)
+        arguments = copies
+        if self.unpacks:
+            arguments = tuple(part for x in copies for part in (x if isinstance(x, tuple) else (x,)))
         try:
-            arguments = [copies[place] for place in self.order if place < len(given) and given[place] is not None]
-            if self.unpacks:
-                arguments = [part for x in arguments for part in (x if isinstance(x, tuple) else (x,))]
             value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
         except (Exception, SystemExit) as error:
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
             raise Raised(describe(error, self.path, zip(self.names, given))) from error
-        self.overwrites |= not all(map(torch.equal, tensors_of(given), tensors_of(copies)))
+        if not self.overwritten:
+            changed = [
+                name
+                for name, x, y in zip(self.names, given, copies)
+                if not all(map(torch.equal, tensors_of(x), tensors_of(y)))
+            ]
+            self.overwritten = " and ".join(changed)
         return value
-
-
-def parameters(function: Callable[..., Any]) -> list[inspect.Parameter]:
-    """The positional parameters."""
-    found = inspect.signature(function).parameters.values()
-    return [each for each in found if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
 
 
 def count_of_required(function: Callable[..., Any]) -> int:
     """How many arguments the function needs."""
-    return sum(each.default is each.empty for each in parameters(function))
+    found = inspect.signature(function).parameters.values()
+    return sum(each.default is each.empty and each.kind in (0, 1) for each in found)
 
 
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
