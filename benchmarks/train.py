@@ -31,7 +31,8 @@ from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
 from model.cli.machine import keep_freed_memory, pick_dtype
 from model.text.dataset import Dataset
-from model.text.dataset import load_dataset, tokenize
+from model.text.dataset import load_dataset
+from model.text.tokenize import tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer

@@ -11,8 +11,9 @@ import torch
 from model.cli import toml_text
 from model.cli.files import remove_unfinished, write_text
 from model.config import ModelArgs
-from model.text.dataset import IDS, META, Dataset, load_dataset, tokenize
+from model.text.dataset import IDS, META, Dataset, load_dataset
 from model.text.sources import open_documents
+from model.text.tokenize import tokenize
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import CONFIG_FILE, DataArgs, TrainArgs
 from model.training.trainer import Trainer

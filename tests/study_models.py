@@ -8,8 +8,8 @@ import torch
 from model import ModelArgs, Transformer
 from model.cli import toml_text
 from model.config import RopeScaling
-from model.text.dataset import tokenize
 from model.text.sources import open_documents
+from model.text.tokenize import tokenize
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs
 from model.weights import load_tokenizer, save_model, save_tokenizer

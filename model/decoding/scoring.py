@@ -11,8 +11,9 @@ import torch
 import torch.nn.functional as F
 
 from ..cache import KVCache
-from ..text.dataset import UNCOUNTED, Batch, Encoded, encode_documents, surrounding_tokens
+from ..text.dataset import UNCOUNTED, Batch
 from ..text.sources import Documents
+from ..text.tokenize import Encoded, encode_documents, surrounding_tokens
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 

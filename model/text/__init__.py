@@ -8,5 +8,6 @@ train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece
 hf_tokenizer.py         Hugging Face's tokenizer.json, read and written
 sentencepiece_model.py  the kinds of pieces in a tokenizer.model, and a new one
-dataset.py              documents to token ids on disk, and batches of them
+tokenize.py             documents to token ids on disk, divided into training and validation text
+dataset.py              these tokens, and batches of them
 """

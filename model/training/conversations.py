@@ -9,8 +9,9 @@ from ..cli import quantity
 from ..cli.files import write_text
 from ..decoding.chat import Chat, user_message
 from ..decoding.examples import examples_at
-from ..text.dataset import META, Encoded, write_dataset
+from ..text.dataset import META
 from ..text.sources import Documents
+from ..text.tokenize import Encoded, write_dataset
 
 
 def conversation_texts(documents: Documents) -> Iterator[str]:

@@ -11,7 +11,8 @@ import numpy as np
 from ..cli import quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
-from ..text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, start_text, tokenize
+from ..text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, start_text
+from ..text.tokenize import tokenize
 from ..text.tokenizer import Tokenizer, lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer

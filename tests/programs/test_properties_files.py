@@ -16,8 +16,9 @@ from training_helpers import trainer
 
 from model import ModelArgs
 from model.cli import read_toml
-from model.text.dataset import load_dataset, tokenize
+from model.text.dataset import load_dataset
 from model.text.sources import open_documents
+from model.text.tokenize import tokenize
 from model.training.config import SETTINGS_CLASSES
 from model.training.run_directory import load_state, read_metrics
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer

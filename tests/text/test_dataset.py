@@ -11,9 +11,10 @@ from script_helpers import run_python
 from sentencepiece import SentencePieceProcessor
 from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
-from model.text.dataset import Dataset, encode_documents, load_dataset, tokenize, window_start
+from model.text.dataset import Dataset, load_dataset, window_start
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.sources import open_documents
+from model.text.tokenize import encode_documents, tokenize
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 
@@ -212,7 +213,7 @@ def test_a_text_without_text_is_refused_and_leaves_no_file(tmp_path, tokenizer):
 MEMORY = """
 import resource, sys
 from pathlib import Path
-from model.text.dataset import tokenize
+from model.text.tokenize import tokenize
 from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 for file in map(Path, sys.argv[2:]):

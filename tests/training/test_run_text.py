@@ -7,7 +7,8 @@ import pytest
 from text_helpers import trained_by_sentencepiece
 from training_helpers import make_run
 
-from model.text.dataset import MIN_DOCUMENTS, Dataset, start_text
+from model.text.dataset import Dataset, start_text
+from model.text.tokenize import MIN_DOCUMENTS
 from model.training.distributed import Ranks
 from model.training.run_text import prepare_text, unigram_loss
 
