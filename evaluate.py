@@ -16,7 +16,7 @@ from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quan
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
 from model.decoding.options import ModelOptions, add_model, open_model
-from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
+from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, TextKey, open_documents
@@ -74,7 +74,7 @@ def main() -> None:
         print_table(total(scores))
 
 
-def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) -> Iterable[Text]:
+def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) -> Iterable[ScoredText]:
     """The texts of --data. The separator is that of the flag, else of the run, else recognized."""
     context = checkpoint.args.max_seq_len
     stride = options.stride or context
@@ -106,14 +106,14 @@ def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) 
     return document_texts(source, tokenizer, context, stride)
 
 
-def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Text:
+def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> ScoredText:
     """A conversation in one window, of which only the tokens that the assistant has to write are scored."""
     tokens, targets = np.array([example.tokens]), np.array([example.targets])  # (1, T + 1)
     size = max(1, len(example.text(tokenizer).encode()))
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_text(checkpoint: Checkpoint) -> Text:
+def validation_text(checkpoint: Checkpoint) -> ScoredText:
     """The validation text of the run in the model's directory, in the windows of training.
 
     All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in

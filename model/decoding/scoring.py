@@ -41,7 +41,7 @@ class Score:
         }
 
 
-Text = tuple[Score, Iterable[Batch]]  # without tokens and nats yet, and windows with the targets to score
+ScoredText = tuple[Score, Iterable[Batch]]  # without tokens and nats yet, and windows with the targets to score
 
 
 def total(scores: Sequence[Score]) -> Score:
@@ -53,7 +53,7 @@ def total(scores: Sequence[Score]) -> Score:
     )
 
 
-def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride: int) -> Iterator[Text]:
+def document_texts(source: Documents, tokenizer: Tokenizer, context: int, stride: int) -> Iterator[ScoredText]:
     """Each document in windows, which are read while it is scored, because it may be larger than the memory.
 
     Its first token is predicted as in a training text: from BOS, or from the end token if documents begin without BOS.
@@ -97,7 +97,7 @@ def windows(tokens: Iterable[int], context: int, stride: int) -> Iterator[Batch]
         window, scored = [*window, *new][-context - 1 :], len(new)
 
 
-def score_texts(model: Transformer, texts: Iterable[Text], on_scored: Callable[[int], object]) -> list[Score]:
+def score_texts(model: Transformer, texts: Iterable[ScoredText], on_scored: Callable[[int], object]) -> list[Score]:
     """Add the tokens and nats of each text to its score. After a window, ``on_scored`` gets the number of its targets.
 
     Raises ValueError if a loss is not finite.
