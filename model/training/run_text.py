@@ -57,8 +57,9 @@ def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
     dataset = load_dataset(directory, tokenizer.vocab_size)
     chat = Chat(directory, tokenizer) if isinstance(dataset, Conversations) else None
     if not run.resume:
-        check_length(dataset, model.max_seq_len)
-        if chat:
+        if chat is None:
+            check_length(dataset, model.max_seq_len)
+        else:
             given |= {"max_seq_len"}
             if not train.sample_prompt:
                 question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))

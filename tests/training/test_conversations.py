@@ -251,6 +251,13 @@ def test_the_run_says_how_many_answers_were_left_out_and_samples_the_first_quest
     assert run.train.sample_prompt == "Go."
 
 
+def test_two_conversations_shorter_than_the_context_are_enough(tmp_path):
+    rows = [{"instruction": "Say A.", "output": "A"}, {"instruction": "Say B.", "input": "", "output": "B"}]
+    (tmp_path / "chats.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    _, trainer = prepared(tmp_path / "run", tmp_path / "chats.jsonl", tokenizer="char", max_steps=1)
+    assert trainer.run().val_loss < math.inf
+
+
 ROW = {"messages": [user_message("Hi"), TALK[2]]}
 RAISES = "{% if message.content == 'And two?' and not loop.last %}{{ raise_exception('alternate') }}{% endif %}"
 ENDLESS = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}"
