@@ -24,7 +24,7 @@ from .tokenizer import REPLACEMENT, Tokenizer
 
 BATCH_CHARACTERS = 2_000_000  # tokenized together, on all cores
 # A document longer than the MANY-th part of the text is divided; of the others some are for validation as a whole.
-MANY = 100
+MANY = 20
 # With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
 # a prompt begins after a line break, if the text has one near its beginning.
 MIN_DOCUMENTS, BEGINNING = 100, 1_000_000  # tokens
@@ -267,5 +267,7 @@ def describe_validation(documents: Division, noun: str) -> str:
     end = f"the last {tails[is_cut].sum() / lengths[is_cut].sum():.1%}" if cut else ""
     if cut == count:
         return end if count == 1 else f"{end} of each {noun}"
-    whole = f"{int((tails == lengths).sum()):,} of {quantity(count, noun)}"
-    return f"{whole}, and {end} of the {cut} longest," if cut else whole
+    documents, whole = quantity(count, noun), int((tails == lengths).sum())
+    if not cut:
+        return f"{whole:,} of {documents}"
+    return f"{whole:,} of {documents}, and {end} of the {cut} longest," if whole else f"{end} of the {cut} longest"
