@@ -267,7 +267,7 @@ def describe_validation(documents: Division, noun: str) -> str:
     end = f"the last {tails[is_cut].sum() / lengths[is_cut].sum():.1%}" if cut else ""
     if cut == count:
         return end if count == 1 else f"{end} of each {noun}"
-    documents, whole = quantity(count, noun), int((tails == lengths).sum())
-    if not cut:
-        return f"{whole:,} of {documents}"
-    return f"{whole:,} of {documents}, and {end} of the {cut} longest," if whole else f"{end} of the {cut} longest"
+    whole = int((tails == lengths).sum())
+    if not whole:
+        return f"{end} of the {cut} longest"
+    return f"{whole:,} of {quantity(count, noun)}" + (f", and {end} of the {cut} longest," if cut else "")
