@@ -2,6 +2,7 @@
 
 import importlib.util
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
@@ -24,7 +25,7 @@ NO_HUB = (
 
 def is_hub_id(path: Path) -> bool:
     """Whether a missing path has the form ``org/name``. Below ``runs/`` it is a mistyped run."""
-    return len(path.parts) == 2 and not path.is_absolute() and path.parent != RUNS
+    return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path.as_posix()) is not None and path.parent != RUNS
 
 
 def local_directory(model: str | Path, weights: bool = True) -> Path:

@@ -208,7 +208,10 @@ def test_a_model_that_the_hub_does_not_give_is_one_line(hub, capfd, change, word
     ("name", "words"),
     [
         ("ropes/sisal", "^ropes/sisal is neither a path here nor a model on the Hub"),
-        ("ropes/a b", "ropes/a b cannot be downloaded from the Hub: "),
+        ("ropes/a--b", "ropes/a--b cannot be downloaded from the Hub: "),
+        ("ropes/a b", "^ropes.a b does not exist: give a run or a Hugging Face directory"),
+        ("../hemp", "^...hemp does not exist: give a run"),
+        ("/hemp/rope", "^.hemp.rope does not exist: give a run"),
         ("a/b/c", "^a/b/c does not exist: give a run or a Hugging Face directory"),
         ("hemp", "^hemp does not exist: give a run"),
         ("runs/mistyped", "^runs.mistyped does not exist: give a run"),
