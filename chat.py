@@ -10,17 +10,15 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
-from model.cli.machine import choose_threads, pick_device, pick_dtype
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
-from model.decoding.network import for_decoding
+from model.decoding.endless import checked_context
 from model.decoding.options import (
     Compile,
     ModelOptions,
     add_model,
     add_text_flags,
-    load_network,
     open_model,
     print_speed,
     read_sampling,
@@ -44,23 +42,19 @@ class Options(ModelOptions):
 def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
-    device = pick_device(options.device)
-    checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
-    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    sampling = read_sampling(checkpoint.path, read_flags(flags, Sampling))
-    tokenizer = checkpoint.tokenizer(options.tokenizer)
+    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
+    context = checked_context(model.args, options.context)
+    sampling = read_sampling(model.path, read_flags(flags, Sampling))
     chat = None  # without a template, the model continues the user's lines
-    if find_template(checkpoint.path)[1] is not None or flags.system is not None or flags.template_var:
-        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
+    if find_template(model.path)[1] is not None or flags.system is not None or flags.template_var:
+        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
 
-    with explain_out_of_memory("give a smaller model, or lower --context", device):
-        model = load_network(checkpoint, options, device, dtype)
-        choose_threads(device, sum(weight.numel() for weight in model.state_dict().values()))
+    with explain_out_of_memory("give a smaller model, or lower --context", model.device):
+        network = model.load_for_decoding(options.compile)
         speed = Speed()
-        network = for_decoding(model, options.compile)
-        conversation = Conversation(network, tokenizer, sampling, speed, chat, options.context)
+        conversation = Conversation(network, model.tokenizer, sampling, speed, chat, context)
         if chat is None:
-            print_note(f"note: {checkpoint.path} has no chat template: it continues your lines, and does not answer")
+            print_note(f"note: {model.path} has no chat template: it continues your lines, and does not answer")
         try:
             converse(conversation, options.max_new_tokens, flags.stop)
         finally:

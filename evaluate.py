@@ -13,10 +13,9 @@ import numpy as np
 from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
-from model.cli.machine import pick_device, pick_dtype
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
-from model.decoding.options import ModelOptions, add_model, load_network, open_model
+from model.decoding.options import ModelOptions, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, Text, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
@@ -57,16 +56,16 @@ def main() -> None:
     add_flags(parser, Options)
     flags = parser.parse_args()
     options = Options(**read_flags(flags, Options))
-    device = pick_device(options.device)
-    checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
-    tokenizer = checkpoint.tokenizer(options.tokenizer)
-    texts = given_texts(checkpoint, options, tokenizer) if options.data else [validation_text(checkpoint)]
+    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
+    if options.data:
+        texts = given_texts(model.checkpoint, options, model.tokenizer)
+    else:
+        texts = [validation_text(model.checkpoint)]
 
-    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    with explain_out_of_memory("give a smaller model", device):
-        model = load_network(checkpoint, options, device, dtype)
+    with explain_out_of_memory("give a smaller model", model.device):
+        network = model.load()
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
-            scores = score_texts(model, texts, bar.update)
+            scores = score_texts(network, texts, bar.update)
     if not scores:
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
     if options.json:

@@ -12,36 +12,31 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Annotated
 
 from tqdm import tqdm
 
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script, user_path
-from model.cli.files import decode_utf8
-from model.cli.machine import check_memory, choose_threads, pick_device, pick_dtype
+from model.cli.machine import check_memory
 from model.cli.parser import format_flag
 from model.decoding.batches import Prompt, Sample, Speed, check_prompts, continue_samples, memory_needed
 from model.decoding.chat import Chat, user_message
-from model.decoding.network import for_decoding
 from model.decoding.options import (
     Compile,
     ModelOptions,
+    OpenedModel,
     add_model,
     add_text_flags,
-    load_network,
     open_model,
     print_speed,
     read_sampling,
 )
+from model.decoding.prompts import read_texts
 from model.decoding.sampling import Sampling
 from model.ranges import Range
 from model.text.dataset import start_text
-from model.text.readers import File
-from model.text.tokenizer import Tokenizer
-from model.weights import Checkpoint
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
@@ -67,14 +62,10 @@ class Options(ModelOptions):
 def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
-    device = pick_device(options.device)
-    checkpoint = open_model(flags.model)  # reads no weights yet, so that mistakes are found first
-    args, dtype = checkpoint.args, pick_dtype(options.dtype, device, checkpoint.dtype)
-    sampling = read_sampling(checkpoint.path, read_flags(flags, Sampling))
-    tokenizer = checkpoint.tokenizer(options.tokenizer)
-    prompts = read_prompts(flags, options, checkpoint, tokenizer)
-    if options.ignore_eos:
-        tokenizer.eos_ids = ()
+    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
+    args = model.args
+    sampling = read_sampling(model.path, read_flags(flags, Sampling))
+    prompts, eos_ids = read_prompts(flags, options, model)
     longest = max(len(prompt.tokens) for prompt in prompts)
     max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
     if not (options.max_new_tokens or options.endless):  # by default fewer if the context allows no more
@@ -85,16 +76,14 @@ def main() -> None:
     if options.endless and len({len(prompt.tokens) for prompt in prompts}) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
     tokens = min(args.max_seq_len, longest + max_new_tokens)
-    shapes = [stored.shape for stored in checkpoint.stored.values()]
-    needed = memory_needed(args, shapes, rows, tokens, dtype, options.dtype == "int8")
+    shapes = [stored.shape for stored in model.checkpoint.stored.values()]
+    needed = memory_needed(args, shapes, rows, tokens, model.dtype, options.dtype == "int8")
     purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(tokens, 'token')}"
-    check_memory(needed, purpose, MEMORY_ADVICE, device)
+    check_memory(needed, purpose, MEMORY_ADVICE, model.device)
 
-    with explain_out_of_memory(MEMORY_ADVICE, device):
-        model = load_network(checkpoint, options, device, dtype)
-        choose_threads(device, rows * sum(weight.numel() for weight in model.state_dict().values()))
-        network = for_decoding(model, options.compile)
-        samples = (Sample(prompt, tokenizer, max_new_tokens, flags.stop) for prompt in prompts)
+    with explain_out_of_memory(MEMORY_ADVICE, model.device):
+        network = model.load_for_decoding(options.compile, rows)
+        samples = (Sample(prompt, model.tokenizer, max_new_tokens, flags.stop, eos_ids) for prompt in prompts)
         speed = Speed()
         streamed = continue_samples(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
@@ -127,55 +116,25 @@ def parse_flags() -> argparse.Namespace:
 
 
 def read_prompts(
-    flags: argparse.Namespace, options: Options, checkpoint: Checkpoint, tokenizer: Tokenizer
-) -> list[Prompt]:
-    """Read and encode the prompts, with ``--chat`` as questions in the template, which also adds its end tokens.
+    flags: argparse.Namespace, options: Options, model: OpenedModel
+) -> tuple[list[Prompt], tuple[int, ...]]:
+    """The encoded prompts, with ``--chat`` as questions in the template, and the tokens of which any ends a text.
 
-    Otherwise ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
+    Without ``--chat``, ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
     documents has rarely seen BOS.
     """
     texts = read_texts(flags.prompt, flags.prompt_file)
     if options.chat:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = Chat(checkpoint.path, tokenizer, flags.system, dict(flags.template_var))
-        encoded = [chat.encode([user_message(text)]) for text in texts]
+        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
+        encoded, eos_ids = [chat.encode([user_message(text)]) for text in texts], chat.eos_ids
     else:
         if flags.system is not None or flags.template_var:
             raise ValueError("system and template_var are for the template of a chat: add --chat")
-        encoded = [tokenizer.encode(text or start_text(checkpoint.path)) for text in texts]
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
-
-
-def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
-    """Read the prompts: the texts in ``prompts``, where ``-`` is stdin, then the lines of ``file`` that are not blank.
-
-    If neither is given, the only prompt is the empty text. Raises ValueError if a text is not valid UTF-8.
-    """
-    texts = []
-    for text in prompts:
-        texts.append(decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if text == "-" else text)
-    if file is not None:
-        content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
-        lines = [line for line in content.split("\n") if line.strip()]  # splitlines also splits at U+2028
-        if not lines:
-            raise ValueError(f"{file} contains no prompt: write one per line")
-        if file.suffix.lower() in (".jsonl", ".ndjson"):
-            lines = [prompt_of(line, f"{file}: line {number}") for number, line in enumerate(lines, 1)]
-        elif not File(str(file), file).is_text:
-            raise ValueError(f"{file} is no list of prompts: give text, one prompt per line, or .jsonl")
-        texts += lines
-    return texts or [""]
-
-
-def prompt_of(line: str, where: str) -> str:
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        prompt = None
-    if not isinstance(prompt, str):
-        raise ValueError(f'{where} has no prompt: write {{"prompt": "text"}}, as --jsonl does')
-    return prompt
+        start = start_text(model.path)
+        encoded, eos_ids = [model.tokenizer.encode(text or start) for text in texts], model.tokenizer.eos_ids
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], () if options.ignore_eos else eos_ids
 
 
 def print_samples(samples: Iterator[Sample], count: int, options: Options) -> int:

@@ -164,12 +164,13 @@ def text_before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
 
 @dataclass(eq=False)
 class Sample:
-    """One continuation. ``finish`` is None while it runs, then ``end`` (an end token), ``stop`` or ``length``."""
+    """One continuation. ``finish`` is None while it runs, then ``end`` (one of ``eos_ids``), ``stop`` or ``length``."""
 
     prompt: Prompt
     tokenizer: Tokenizer
     max_new_tokens: int
     stop: Sequence[str] = ()
+    eos_ids: Collection[int] = ()
     text: str = ""
     tokens: list[int] = field(default_factory=list)
     finish: str | None = None
@@ -183,7 +184,7 @@ class Sample:
         if self.finish is not None:
             return
         self.tokens.append(token)
-        if token in self.tokenizer.eos_ids:
+        if token in self.eos_ids:
             self.finish = "end"
         elif len(self.tokens) == self.max_new_tokens:
             self.finish = "length"

@@ -33,8 +33,10 @@ OPEN_THOUGHT = re.compile(r"[<\[]\w*think\w*[>\]]\s*$", re.IGNORECASE)  # <think
 
 
 class Chat:
-    """The chat template of a model's directory, and its tokenizer, whose ``eos_ids`` become those of the chat.
+    """The chat template of a model's directory, and its tokenizer.
 
+    An answer ends at any of ``eos_ids``, which are the tokenizer's and the token that the template writes after an
+    answer. ``opening`` is what the template writes at the beginning of an answer, for example ``<think>``.
     ``system``, if given, is the first message of every conversation. ``variables`` are further ones of the template,
     for example ``enable_thinking``. ``default`` is a template for a directory without one. Raises ValueError if there
     is no template, if it does not have one of the ``variables``, or if it fails on one question and its answer.
@@ -79,12 +81,11 @@ class Chat:
         # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
         opened = OPEN_THOUGHT.search(self._render([question]))
         self.opening = opened[0] if opened else ""
-        # The control token that the template writes after an answer, for example <|eot_id|>, ends a turn.
+        # For example <|eot_id|>
         _, found, after = self._render([question, answer], False).rpartition(answer["content"])
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
-        if ends:
-            end = self.control_ids[max(ends, key=len)]
-            tokenizer.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, end]))
+        end_of_turn = [self.control_ids[max(ends, key=len)]] if ends else []
+        self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *end_of_turn]))
 
     def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """The tokens of the whole conversation, including the system message.

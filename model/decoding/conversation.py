@@ -34,6 +34,7 @@ class Conversation:
 
     def __post_init__(self) -> None:
         prefix = self.chat.prefix_length if self.chat else 0  # up to the end of the system message
+        self.eos_ids = self.chat.eos_ids if self.chat else self.tokenizer.eos_ids
         self.cache = EndlessCache(self.network, context=self.context, keep=max(SINKS, prefix))
         self.reset()
 
@@ -60,7 +61,7 @@ class Conversation:
         new_tokens = tokens[self.forwarded :]
         start_pos = self.forwarded - self.cache.evicted
         prompt_length = len(tokens)
-        sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop)
+        sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop, self.eos_ids)
         sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)

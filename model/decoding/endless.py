@@ -4,6 +4,7 @@ import torch
 import torch.nn.functional as F
 
 from ..cache import KVCache
+from ..config import ModelArgs
 from ..transformer import Transformer
 
 SINKS = 4  # tokens at the start of a text that are never evicted
@@ -13,6 +14,15 @@ FIRST_SLOTS = 256  # that are allocated at first
 def quarter_of(context: int) -> int:
     """The number of tokens that are evicted at a time."""
     return max(1, context // 4)
+
+
+def checked_context(args: ModelArgs, context: int | None) -> int:
+    """``context``, by default the network's. Raises ValueError if the network does not allow it."""
+    limit = args.max_seq_len
+    context = limit if context is None else context
+    if not 1 <= context <= limit:
+        raise ValueError(f"context is {context}: the network allows 1 to {limit}")
+    return context
 
 
 class EndlessCache(KVCache):
@@ -33,10 +43,8 @@ class EndlessCache(KVCache):
                 "evicting the oldest tokens changes the positions of the others, but this network's scores depend on "
                 "them: it cannot be endless, nor chat; use generate.py without --endless"
             )
-        limit, weight = network.args.max_seq_len, network.norm.weight
-        self.context = limit if context is None else context
-        if not 1 <= self.context <= limit:
-            raise ValueError(f"context is {context}: the network allows 1 to {limit}")
+        weight = network.norm.weight
+        self.context = checked_context(network.args, context)
         super().__init__(network.args, batch_size, min(self.context, FIRST_SLOTS), weight.dtype, weight.device)
         # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
         # buffer, torch.compile would treat that as a special case and recompile.

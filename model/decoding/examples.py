@@ -68,7 +68,7 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
     content = messages[-1]["content"]
     other = messages[-1] | {"content": "?" if content.strip()[:1] != "?" else "!"}
     start = common_prefix_length(tokens, chat.encode([*messages[:-1], other], add_generation_prompt=False))
-    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.tokenizer.eos_ids)
+    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids)
     end = next(ends, None)
     if end is None:
         raise ValueError(

@@ -11,12 +11,15 @@ import torch
 
 from ..cli import Parser, Settings, print_note, quantity, user_path
 from ..cli.files import read_json
-from ..cli.machine import DeviceName
+from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
+from ..config import ModelArgs
 from ..ranges import raise_problems, range_problems, setting_fields
+from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
 from .batches import Speed
+from .network import for_decoding
 from .sampling import Sampling
 
 Compile = Annotated[
@@ -64,20 +67,45 @@ def add_model(parser: Parser) -> None:
     parser.add_argument("model", nargs="?", type=user_path, metavar="MODEL", help=model_help)
 
 
-def open_model(path: Path | None) -> Checkpoint:
-    """Open a checkpoint without reading its weights. Without a path it is the newest run, which is named on stderr."""
+@dataclass(frozen=True)
+class OpenedModel:
+    """A model whose weights have not been read, so that mistakes are found first."""
+
+    checkpoint: Checkpoint
+    tokenizer: Tokenizer
+    options: ModelOptions
+    device: torch.device
+    dtype: torch.dtype  # of weights and cache
+
+    @property
+    def path(self) -> Path:
+        return self.checkpoint.path
+
+    @property
+    def args(self) -> ModelArgs:
+        return self.checkpoint.args
+
+    def load(self) -> Transformer:
+        """Read the weights."""
+        variant = find_network(self.options.network) if self.options.network else None
+        return self.checkpoint.model(self.device, self.dtype, variant, int8=self.options.dtype == "int8")
+
+    def load_for_decoding(self, compile: bool, rows: int = 1) -> Transformer:
+        """Read the weights, and choose PyTorch's threads for ``rows`` texts at a time."""
+        model = self.load()
+        choose_threads(self.device, rows * sum(weight.numel() for weight in model.state_dict().values()))
+        return for_decoding(model, compile)
+
+
+def open_model(path: Path | None, options: ModelOptions) -> OpenedModel:
+    """Without a path it is the newest run, which is named on stderr."""
+    device = pick_device(options.device)
     if path is None:
         path = newest_run()
         print_note(f"the model is {path}, the newest run")
-    return open_checkpoint(path)
-
-
-def load_network(
-    checkpoint: Checkpoint, options: ModelOptions, device: torch.device, dtype: torch.dtype
-) -> Transformer:
-    """Read the weights."""
-    variant = find_network(options.network) if options.network else None
-    return checkpoint.model(device, dtype, variant, int8=options.dtype == "int8")
+    checkpoint = open_checkpoint(path)
+    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
+    return OpenedModel(checkpoint, checkpoint.tokenizer(options.tokenizer), options, device, dtype)
 
 
 def read_sampling(directory: Path, given: Settings) -> Sampling:

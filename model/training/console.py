@@ -108,7 +108,8 @@ class Console:
             return
         step, prompt = trainer.progress.step, self.text.prompt
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
-        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=tokenizer.eos_ids)
+        eos_ids = self.text.chat.eos_ids if self.text.chat else tokenizer.eos_ids
+        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
         # Decoded together with the prompt, because some tokenizers drop the space at the beginning of a text.
         text = tokenizer.decode([*prompt, *new_tokens]).removeprefix(tokenizer.decode(prompt))

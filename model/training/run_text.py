@@ -103,8 +103,8 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
         vocab_size = run.model.vocab_size if "vocab_size" in run.given else None
         tokenizer_file = train_tokenizer(texts, directory, data.tokenizer, vocab_size)
     tokenizer = load_tokenizer(tokenizer_file, run.model.vocab_size if run.train.init_from else None)
-    tokenizer.eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
-    save_tokenizer(tokenizer, directory)
+    eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
+    save_tokenizer(tokenizer, directory, eos_ids)
     texts = conversation_texts(documents) if are_conversations else documents.texts()
     loss = lost_text(tokenizer, next(texts, ""))
     if loss:
@@ -118,7 +118,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     if find_template(directory)[1] is None:
         write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
     chat = Chat(directory, tokenizer)
-    save_tokenizer(tokenizer, directory)  # again, because the template may end a turn with another token
+    save_tokenizer(tokenizer, directory, chat.eos_ids or eos_ids)  # the template may end a turn with another token
     tokenize_conversations(directory, chat, run.model.max_seq_len, documents, data.val_fraction, val_documents)
     return data
 

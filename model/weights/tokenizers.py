@@ -2,6 +2,7 @@
 
 import json
 import reprlib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,12 @@ def read_ids(directory: Path) -> dict[str, Any]:
     return ids
 
 
-def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
-    """Copy the tokenizer's file and its chat template, and write the files that transformers needs to use them."""
+def save_tokenizer(tokenizer: Tokenizer, directory: str | Path, eos_ids: Sequence[int] | None = None) -> None:
+    """Copy the tokenizer's file and its chat template, and write the files that transformers needs to use them.
+
+    Among these is generation_config.json with ``eos_ids``, by default the tokenizer's.
+    """
+    eos_ids = tokenizer.eos_ids if eos_ids is None else eos_ids
     directory = Path(directory)
     source = tokenizer.path.parent
     directory.mkdir(parents=True, exist_ok=True)
@@ -136,8 +141,8 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path) -> None:
         if (source / name).is_file():
             _write(directory / name, (source / name).read_bytes())
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}
-    if tokenizer.eos_ids:  # transformers fails on an empty list
-        ids["eos_token_id"] = list(tokenizer.eos_ids)
+    if eos_ids:  # transformers fails on an empty list
+        ids["eos_token_id"] = list(eos_ids)
     write_json(directory / "generation_config.json", ids)
 
 

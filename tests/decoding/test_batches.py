@@ -35,7 +35,7 @@ def scripted(monkeypatch):
                 yield torch.tensor(tokens)[:, None]
 
         monkeypatch.setattr(module, "decode_prompts", decode_prompts)
-        samples = [Sample(prompt(begin), LETTERS, n, stop) for _ in texts]
+        samples = [Sample(prompt(begin), LETTERS, n, stop, LETTERS.eos_ids) for _ in texts]
         return continue_samples(network, samples, Sampling(), speed or Speed(), **options)
 
     return call

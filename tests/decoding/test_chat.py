@@ -149,12 +149,13 @@ def test_the_token_that_ends_a_turn_ends_the_answer(chat_of, make, template, end
     (directory / "generation_config.json").write_text('{"eos_token_id": [7, 9]}', encoding="utf-8")
     tokenizer = load_tokenizer(directory)
     chat = Chat(directory, tokenizer)
-    assert tokenizer.eos_ids == (7, 9, chat.control_ids[end])
+    assert chat.eos_ids == (7, 9, chat.control_ids[end])
+    assert tokenizer.eos_ids == (7, 9), "without a chat, other texts end"
 
 
 def test_a_template_that_omits_the_answer_adds_no_end_token(chat_of):
     _, _, chat = chat_of(llama_3, "{{ bos_token }}{{ messages[0].content }}")
-    assert chat.control_ids["<|begin_of_text|>"] not in chat.tokenizer.eos_ids
+    assert chat.control_ids["<|begin_of_text|>"] not in chat.eos_ids
 
 
 def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):

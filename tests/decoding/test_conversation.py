@@ -1,6 +1,5 @@
 """A conversation in turns: no token is computed twice, and a turn may end at any point."""
 
-import copy
 import io
 import itertools
 from types import SimpleNamespace
@@ -72,8 +71,7 @@ def continuation(talk, tokens, n, **options):
 def test_turns_continue_one_text_and_compute_no_token_twice(begin, turns):
     """However a turn ends: after its last token, at an end token, which is left out of the text, or by an interrupt."""
     talk = begin()
-    talk.conversation.tokenizer = copy.copy(LETTERS)
-    talk.conversation.tokenizer.eos_ids = tuple(range(0, 258, 4))
+    talk.conversation.eos_ids = tuple(range(0, 258, 4))
     text, computed = [], 0
     for line, n, interrupted in turns:
         text += LETTERS.encode("\n" + line, bos=False) if text else LETTERS.encode(line)
@@ -81,7 +79,7 @@ def test_turns_continue_one_text_and_compute_no_token_twice(begin, turns):
         turn = talk.conversation.turn(line, n, [])
         sample = list(itertools.islice(turn, n // 2 if interrupted and n > 1 else n))[-1]
         turn.close()
-        expected = continuation(talk, text, n, eos_ids=talk.conversation.tokenizer.eos_ids)
+        expected = continuation(talk, text, n, eos_ids=talk.conversation.eos_ids)
         assert sample.tokens == expected[: len(sample.tokens)]
         text += sample.tokens
         positions = [start + at for start, tokens in talk.read for at in range(len(tokens))]
@@ -139,7 +137,7 @@ def test_a_turn_equals_endless_generation(talk, length, n):
 class PlainChat:
     """A chat template in Python: a mark before and after every message. ``shortened`` old messages become "-"."""
 
-    prefix_length = 0
+    prefix_length, eos_ids = 0, LETTERS.eos_ids
 
     def __init__(self, shortened=()):
         self.shortened, self.encoded = shortened, []

@@ -19,6 +19,7 @@ import generate as script
 from model import KVCache, generate
 from model.decoding.batches import memory_needed
 from model.decoding.options import stop_string
+from model.decoding.prompts import read_texts
 from model.weights import load_model, load_tokenizer
 from model.weights.checkpoint import open_checkpoint
 
@@ -206,12 +207,12 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
     file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("piped äö\n".encode()), encoding="utf-8"))
-    assert script.read_texts([], None) == [""]
-    assert script.read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
-    assert script.read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
+    assert read_texts([], None) == [""]
+    assert read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
+    assert read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
     rows = tmp_path / "prompts.jsonl"
     rows.write_text('{"prompt": "a\\nb", "text": "c"}\n\n{"prompt": ""}\n', encoding="utf-8")
-    assert script.read_texts([], rows) == ["a\nb", ""]
+    assert read_texts([], rows) == ["a\nb", ""]
     for content, message in (
         (b"\n \n", "contains no prompt"),
         ("naïve".encode("latin-1"), "prompts.txt is not UTF-8 at byte 2"),
@@ -219,7 +220,7 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            script.read_texts([], file)
+            read_texts([], file)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
@@ -239,8 +240,8 @@ def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):
     asked = []
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: asked.append(str(device)) or 100_000)
-    monkeypatch.setattr(script, "pick_device", torch.device)
-    monkeypatch.setattr(script, "load_network", None)
+    monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
+    monkeypatch.setattr("model.decoding.options.OpenedModel.load", None)
     for device in ("cpu", "meta"):
         code, _, err = run("--device", device)
         assert code == 2

@@ -144,12 +144,19 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypa
     assert sorted(Path().rglob("*")) == before
 
 
+LOAD = "model.decoding.options.OpenedModel.load"
+
+
 @pytest.mark.parametrize(
     ("command", "allocates", "advice"),
     [
         ("train.py small.toml text.txt", "model.training.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
-        ("generate.py run --prompt a", "generate.load_network", "give a smaller model, or lower --max_new_tokens"),
-        ("evaluate.py run --data text.txt", "evaluate.load_network", "give a smaller model"),
+        (
+            "generate.py run --prompt a",
+            "model.decoding.options.OpenedModel.load",
+            "give a smaller model, or lower --max_new_tokens",
+        ),
+        ("evaluate.py run --data text.txt", "model.decoding.options.OpenedModel.load", "give a smaller model"),
     ],
 )
 def test_too_little_memory_names_the_device_and_what_helps(

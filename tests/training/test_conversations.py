@@ -207,7 +207,7 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
     their_tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
     for question, answer in (row[-2:] for row in rows[:10]):
         prompt = chat.encode([question])
-        new = [token for (token,) in generate(model, [prompt], 30, temperature=0.0, eos_ids=chat.tokenizer.eos_ids)]
+        new = [token for (token,) in generate(model, [prompt], 30, temperature=0.0, eos_ids=chat.eos_ids)]
         assert tokenizer.decode([token for token in new if token is not None]).strip() == answer["content"]
         ids = their_tokenizer.apply_chat_template([question], add_generation_prompt=True, return_dict=False)
         assert ids == prompt
