@@ -7,12 +7,13 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from script_helpers import ROOT
 
-from model.cli import print_note, run_script
+from model.cli import print_note, run_script, user_path
 
 FREE_SPACE = "free some space there, or write to another disk"
 
@@ -120,3 +121,10 @@ def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():
             done = subprocess.run(command, cwd=ROOT, stdout=full, stderr=subprocess.PIPE)
         assert done.returncode == 2
         assert done.stderr == f"script.py: error: [Errno 28] No space left on device: {FREE_SPACE}\n".encode()
+
+
+@pytest.mark.parametrize("page", ["https://huggingface.co/org/name", "https://hf.co/org/name/tree/main?x=1"])
+def test_a_path_may_begin_with_a_tilde_or_be_the_address_of_a_models_page(page):
+    assert user_path("~/x") == Path.home() / "x"
+    assert user_path(page) == Path("org/name")
+    assert user_path("https://example.org/a/b") == Path("https://example.org/a/b")
