@@ -65,7 +65,10 @@ def main() -> None:
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
     args = model.args
     sampling = read_sampling(model.path, read_flags(flags, Sampling))
-    prompts, eos_ids = read_prompts(flags, options, model)
+    prompts, chat = read_prompts(flags, options, model)
+    eos_ids = chat.eos_ids if chat else model.tokenizer.eos_ids
+    if options.ignore_eos:
+        eos_ids = ()
     longest = max(len(prompt.tokens) for prompt in prompts)
     max_new_tokens = options.max_new_tokens or DEFAULT_NEW_TOKENS
     if not (options.max_new_tokens or options.endless):  # by default fewer if the context allows no more
@@ -87,7 +90,7 @@ def main() -> None:
         speed = Speed()
         streamed = continue_samples(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
-            cut = print_samples(streamed, len(prompts), options)
+            cut = print_samples(streamed, len(prompts), options, chat)
         except KeyboardInterrupt:
             print(flush=True)  # end the line of the unfinished text
             raise
@@ -115,41 +118,41 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def read_prompts(
-    flags: argparse.Namespace, options: Options, model: OpenedModel
-) -> tuple[list[Prompt], tuple[int, ...]]:
-    """The encoded prompts, with ``--chat`` as questions in the template, and the tokens of which any ends a text.
+def read_prompts(flags: argparse.Namespace, options: Options, model: OpenedModel) -> tuple[list[Prompt], Chat | None]:
+    """The encoded prompts, and with ``--chat`` the template in which they are questions.
 
-    Without ``--chat``, ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few
-    documents has rarely seen BOS.
+    Without it, ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few documents has
+    rarely seen BOS.
     """
+    chat = None
     texts = read_texts(flags.prompt, flags.prompt_file)
     if options.chat:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
         chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
-        encoded, eos_ids = [chat.encode([user_message(text)]) for text in texts], chat.eos_ids
+        encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
         if flags.system is not None or flags.template_var:
             raise ValueError("system and template_var are for the template of a chat: add --chat")
         start = start_text(model.path)
-        encoded, eos_ids = [model.tokenizer.encode(text or start) for text in texts], model.tokenizer.eos_ids
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], () if options.ignore_eos else eos_ids
+        encoded = [model.tokenizer.encode(text or start) for text in texts]
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
 
 
-def print_samples(samples: Iterator[Sample], count: int, options: Options) -> int:
+def print_samples(samples: Iterator[Sample], count: int, options: Options, chat: Chat | None) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
 
     If there is more than one batch, show a progress bar. Returns how many were cut at their maximal length.
     """
     cut = 0
     shown: int | None = None  # characters of the current sample that are printed; None before it begins
-    is_shown = count > options.batch_size and sys.stderr.isatty()
-    with tqdm(total=count, unit="sample", disable=not is_shown, file=sys.stderr) as bar:
+    has_bar = count > options.batch_size and sys.stderr.isatty()
+    with tqdm(total=count, unit="sample", disable=not has_bar, file=sys.stderr) as bar:
         for sample in samples:
             if not options.jsonl:
-                prompt = sample.prompt.text if shown is None and not options.chat else ""
-                print(prompt + sample.text[shown or 0 :], end="", flush=True)
+                if shown is None:
+                    print(chat.opening if chat else sample.prompt.text, end="")
+                print(sample.text[shown or 0 :], end="", flush=True)
                 shown = len(sample.text)
             if sample.finish is None:
                 continue

@@ -6,6 +6,7 @@ import shutil
 import pytest
 
 import chat
+import generate
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -48,3 +49,4 @@ def test_a_thought_that_the_template_begins_is_shown_from_its_beginning(start, c
     (path / "chat_template.jinja").write_text(template, encoding="utf-8")
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(320))}), encoding="utf-8")
     assert start(chat, path, stdin=b"Who?\nWhy?\n").out == f"{shown}\n{shown}\n"
+    assert start(generate, path, "--chat", "--prompt", "Who?").out == f"{shown}\n"
