@@ -20,7 +20,6 @@ from model import KVCache, generate
 from model.decoding.batches import memory_needed
 from model.decoding.options import stop_string
 from model.decoding.prompts import read_texts
-from model.decoding.prompts import read_texts
 from model.weights import load_model, load_tokenizer
 from model.weights.checkpoint import open_checkpoint
 
