@@ -9,7 +9,9 @@ recording.py    on a GPU: the kernels of a token, recorded once and then started
 import copy
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from itertools import chain
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -34,11 +36,18 @@ def with_fast_step(network: Transformer, compile: bool) -> Transformer:
     if compile:
         check_has_fast_step(network)
     step = Step(network, compile)
-    if step.fast is None:
+    if step.chosen.fast is None:
         return network
     faster = copy.copy(network)
     faster.forward = step.forward  # type: ignore[method-assign]
     return faster
+
+
+class Chosen(NamedTuple):
+    """A fast step, if there is one, and the weights that it reads where they are."""
+
+    fast: FastStep | None
+    weights: list[Tensor]  # compiled code and recordings know only addresses, so this keeps the memory there
 
 
 class Step:
@@ -46,35 +55,39 @@ class Step:
 
     def __init__(self, network: Transformer, compile: bool) -> None:
         self.network, self.compile = network, compile
-        self.fast = self.choose()
+        self.chosen = self.choose()
 
-    def choose(self) -> FastStep | None:
-        """The fastest step for the network's device and weights, which it reads where they are now."""
-        weights = (*self.network.parameters(), *self.network.buffers())
-        # Compiled code and recordings know only the addresses, so this keeps the memory there.
-        self.weights = [weight.detach() for weight in weights]
+    def choose(self) -> Chosen:
         device = self.network.norm.weight.device.type
+        fast: FastStep | None = None
         if device in RECORDS and (self.compile or not why_not(self.network)):
-            return RecordedStep(self.network, self.compile)
-        return CompiledStep(self.network) if device == "cpu" and self.compile else None
-
-    def has_other_weights(self) -> bool:
-        """Whether weights were replaced (``load_state_dict(assign=True)``, ``.to()``) instead of changed in place."""
-        weights = (*self.network.parameters(), *self.network.buffers())
-        return any(new.data_ptr() != known.data_ptr() for new, known in zip(weights, self.weights))
+            fast = RecordedStep(self.network, self.compile)
+        elif device == "cpu" and self.compile:
+            fast = CompiledStep(self.network)
+        return Chosen(fast, [weight.detach() for weight in weights_of(self.network)])
 
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """(B, T) -> (B, 1, V). Replaced weights are noticed at a prompt, once for each text."""
-        is_prompt = cache is None or tokens.shape[1] > 1 or start_pos == 0
-        if is_prompt and self.has_other_weights():
-            self.fast = self.choose()
-        # Autocast keeps copies of the weights only until it ends.
-        if is_prompt or self.fast is None or torch.is_autocast_enabled(tokens.device.type):
+        """(B, T) -> (B, 1, V).
+
+        At a prompt, so once for each text, it notices weights that were replaced (``load_state_dict(assign=True)``,
+        ``.to()``) instead of changed in place.
+        """
+        chosen = self.chosen
+        if cache is None or tokens.shape[1] > 1 or start_pos == 0:
+            if any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), chosen.weights)):
+                self.chosen = self.choose()
+            return self.network.forward(tokens, start_pos, cache, mask)
+        # Autocast keeps converted weights only until it ends.
+        if chosen.fast is None or torch.is_autocast_enabled(tokens.device.type):
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
-        return self.fast(tokens, start_pos, cache, mask)  # type: ignore[arg-type]  # a token has a cache
+        return chosen.fast(tokens, start_pos, cache, mask)
+
+
+def weights_of(network: Transformer) -> Iterator[Tensor]:
+    return chain(network.parameters(), network.buffers())
 
 
 def why_not(network: Transformer) -> str:

@@ -45,13 +45,12 @@ class RecordedStep:
     """
 
     def __init__(self, network: Transformer, compile: bool = False) -> None:
-        self.network = network
+        self.network, self.compile = network, compile
         self.compute: Callable[..., Tensor] = logits_of_token
-        self.sizes: set[tuple[int, ...]] = set()  # of the caches for which it was compiled
-        self.compile = compile
         if compile:  # with a limit of its own, because by default all networks of a process share one of 8
             own_limit: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": MAX_COMPILED}
             self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
+        self.compiled_sizes: set[torch.Size] = set()  # of the keys of a layer
         self.freqs_cis = network.freqs_cis.to(network.norm.weight.device)  # (max_seq_len, D/2)
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
 
@@ -59,21 +58,23 @@ class RecordedStep:
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V). Recorded at the first token, and when the cache has grown."""
         inputs = (tokens, start_pos, self.freqs_cis[start_pos : start_pos + 1], mask)
-        recording = self.recordings.get(cache)
-        if recording is None or not recording.is_of(cache):
-            self.announce(cache)
-            self.recordings.pop(cache, None)  # before the next one is made: it keeps the smaller cache alive
-            with warnings.catch_warnings():  # about the table of rotations, which is only viewed as real numbers
-                warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
-                recording = Recording(partial(self.compute, self.network), cache, inputs)
-            self.recordings[cache] = recording
-        return recording.run(*inputs)
+        if not self.has_recording(cache):
+            self.recordings.pop(cache, None)  # first, because it keeps the tensors of the smaller cache alive
+            self.recordings[cache] = self.new_recording(cache, inputs)
+        return self.recordings[cache].run(*inputs)
 
-    def announce(self, cache: KVCache) -> None:
-        size = tuple(cache.layers[0].keys.shape)
-        if self.compile and size not in self.sizes:
+    def has_recording(self, cache: KVCache) -> bool:
+        recording = self.recordings.get(cache)
+        return recording is not None and recording.is_of(cache)
+
+    def new_recording(self, cache: KVCache, inputs: "Inputs") -> "Recording":
+        size = cache.layers[0].keys.shape
+        if self.compile and size not in self.compiled_sizes:
+            self.compiled_sizes.add(size)
             print_note("\n(compiling the network for this size of a cache: up to a minute)")
-        self.sizes.add(size)
+        with warnings.catch_warnings():  # of the compiler, about the table of rotations, which is only viewed as real
+            warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
+            return Recording(partial(self.compute, self.network), cache, inputs)
 
 
 Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)

@@ -56,8 +56,10 @@ class Recorder:
 
     def __init__(self):
         self.made, self.fails, self.before_replay = [], False, lambda: None
+        self.alive_before = []  # each recording
 
     def __call__(self, step, device):
+        self.alive_before.append(self.alive)
         step()
         if self.fails:
             raise torch.OutOfMemoryError("no memory for the recording")
@@ -107,7 +109,7 @@ def no_collector():
     gc.enable()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_a_recorded_step_gives_the_eager_text(small_model, recorder, eager, dtype):
     model = small_model().to(dtype)
     network = for_decoding(model)
@@ -203,6 +205,12 @@ def test_a_recording_ends_with_its_cache_and_a_network_with_its_last_use(small_m
     alive = [weakref.ref(module) for each in (model, network) for module in each.modules()]
     del halfway, network, model
     assert recorder.alive == sum(module() is not None for module in alive) == 0
+
+
+def test_the_recording_of_a_smaller_cache_is_freed_before_the_next_one_is_made(small_model, recorder, no_collector):
+    network = for_decoding(small_model(max_seq_len=600))
+    assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
+    assert recorder.alive_before == [0, 0]
 
 
 @pytest.mark.parametrize("make", [accelerate, for_decoding], ids=["accelerated", "for decoding"])
