@@ -129,13 +129,11 @@ def main() -> None:
     parser.add_argument("--data", nargs="+", required=True)
     parser.add_argument("--minutes", nargs="+", type=float, required=True)
     parser.add_argument("--tokenizer")
-    parser.add_argument("--glob", action="append")
     parser.add_argument("--init_from", type=Path)
     parser.add_argument("--rates", nargs="*", type=float, default=[])
     arguments = parser.parse_args()
     keep_freed_memory()
     flags = {"tokenizer": arguments.tokenizer, "init_from": arguments.init_from, "sample_every": 0}
-    flags["glob"] = arguments.glob and tuple(arguments.glob)
     planned = [
         (minutes, trial)
         for minutes in arguments.minutes
