@@ -10,6 +10,7 @@ import startup  # noqa: F401, I001  sets environment variables that torch reads 
 
 from argparse import Namespace
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -17,12 +18,11 @@ import torch
 from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script, user_path
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
-from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
+from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, resolve
 from model.training.console import Console, announcement
 from model.training.distributed import Ranks, processes
 from model.training.run_directory import begin, run_directory
-from model.training.run_text import prepare_text
-from model.training.config import resolve
+from model.training.run_text import open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
 from model.weights.checkpoint import MODEL_CONFIGS
 
@@ -37,19 +37,11 @@ def main() -> int:
 
 
 def train(flags: Namespace, ranks: Ranks) -> int:
-    """Train, or only show the plan; returns the exit status. Every process calls it.
-
-    ``ranks.first(f)`` calls f in the first process only, and returns its result in all processes.
-    """
-    # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
-    resolved = ranks.first(lambda: resolve(flags.config, flags.settings, bool(flags.resume), ranks))
-    with run_directory(resolved, ranks) as directory:  # makes it if the run is new, and locks it
-        # Writes tokens.bin and the tokenizer into the directory, or opens those that are there, to resume. ``prepared``
-        # has in addition the settings that only the text tells, such as vocab_size.
-        prepared, text = prepare_text(resolved, directory, ranks)
-        # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
-        # Without, or to resume, ``run`` is ``prepared``.
-        run, speed = ranks.first(lambda: choose(prepared, text, ranks, with_speed=flags.plan))
+    """Train, or only show the plan; returns the exit status. Every process calls it."""
+    with ExitStack() as stack:
+        # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
+        run, directory, speed = ranks.first(lambda: prepare(flags, ranks, stack))
+        text = open_text(run, directory)
         if flags.plan:
             if ranks.is_first:
                 decided = {name: value for name, value in run.values().items() if name in run.given}
@@ -69,6 +61,19 @@ def train(flags: Namespace, ranks: Ranks) -> int:
             for measured in trainer.steps():
                 console.show(measured)
         return console.finish()  # prints the summary, or how to resume; returns the exit status
+
+
+def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, Path, float | None]:
+    """The run with all of its settings, its directory, and the tokens per second to expect if steps were timed."""
+    # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
+    run = resolve(flags.config, flags.settings, bool(flags.resume), ranks)
+    directory = stack.enter_context(run_directory(run))  # makes it if the run is new, and locks it
+    # Writes tokens.bin and the tokenizer into the directory, and adds the settings that only the text tells, such as
+    # vocab_size. To resume, they are there.
+    run = prepare_text(run, directory)
+    # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
+    run, speed = choose(run, open_text(run, directory).dataset, ranks, with_speed=flags.plan)
+    return run, directory, speed
 
 
 def parse_flags() -> Namespace:

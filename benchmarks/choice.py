@@ -30,7 +30,7 @@ from model.cli.machine import keep_freed_memory
 from model.training.choice import TRAINING_SHARE, choose
 from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs, resolve_new
 from model.training.distributed import Ranks
-from model.training.run_text import Text, prepare_text
+from model.training.run_text import Text, open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
@@ -54,7 +54,7 @@ class Trial(NamedTuple):
 
 def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    chosen = choose(run, text, Ranks())[0]
+    chosen = choose(run, text.dataset, Ranks())[0]
     compared = [("the choice", chosen)]
     if run.train.init_from:
         for size in (chosen.train.batch_size // 2, chosen.train.batch_size * 2):
@@ -113,8 +113,9 @@ def losses(trial: Trial) -> list[float]:
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
-    run, text = prepare_text(resolve_new(None, settings), Path(tempfile.mkdtemp()), Ranks())
-    return trials(run, text, fractions)
+    directory = Path(tempfile.mkdtemp())
+    run = prepare_text(resolve_new(None, settings), directory)
+    return trials(run, open_text(run, directory), fractions)
 
 
 def describe(minutes: float, trial: Trial) -> str:

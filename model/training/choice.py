@@ -26,7 +26,6 @@ from ..text.dataset import Conversations, Dataset
 from .config import SIZE, UNSET, Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import check_training_memory, count_parameters
-from .run_text import Text
 from .trainer import Trainer
 
 # The layers of each have about twice the parameters of those of the one before. Small models have few layers, because a
@@ -71,7 +70,7 @@ TIE_ABOVE = 30
 COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
-def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
+def choose(run: Run, dataset: Dataset, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
     """Choose what ``minutes`` leave open.
 
     Returns the run with the chosen settings, and the tokens per second to expect, if it has minutes or ``with_speed``.
@@ -83,16 +82,12 @@ def choose(run: Run, text: Text, ranks: Ranks, *, with_speed: bool = False) -> t
     if run.needs_choice or with_speed:
         print_note("timing steps on this machine, to know how many fit into the time")
     if run.needs_choice:
-        run, speed = choose_model(run, text.dataset, ranks)
+        run, speed = choose_model(run, dataset, ranks)
     else:
-        if (
-            run.train.compile is None
-            and run.train.step_limit >= COMPILE_STEPS
-            and can_compile(run, text.dataset, ranks)
-        ):
+        if run.train.compile is None and run.train.step_limit >= COMPILE_STEPS and can_compile(run, dataset, ranks):
             run = with_compile(run, True)
         if with_speed:
-            speed = measure_speed(run, run.model, run.train, text.dataset, ranks)
+            speed = measure_speed(run, run.model, run.train, dataset, ranks)
     check_training_memory(run.model, run.train, ranks)
     return run, speed
 

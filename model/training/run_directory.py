@@ -39,19 +39,12 @@ Optimizers = list[torch.optim.Optimizer]
 
 
 @contextmanager
-def run_directory(run: Run, ranks: Ranks) -> Iterator[Path]:
+def run_directory(run: Run) -> Iterator[Path]:
     """Make the directory of a new run, or open that of the run to resume, and lock it. Yields its path.
 
     If the run has not begun when it is left, because of a mistake, a signal or --plan, what it wrote is removed. Raises
     ValueError if the directory is taken, or in use by another trainer.
     """
-    with ExitStack() as stack:  # entered in the first process, which holds the lock
-        yield ranks.first(lambda: stack.enter_context(opened(run)))
-
-
-@contextmanager
-def opened(run: Run) -> Iterator[Path]:
-    """``run_directory`` in one process."""
     existed = [path for path in (run.directory, run.directory.parent) if path.exists()]
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)

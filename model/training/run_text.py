@@ -19,7 +19,6 @@ from ..weights import load_tokenizer, save_tokenizer
 from ..weights.tokenizers import TEMPLATE
 from .config import DataArgs, Run
 from .conversations import conversation_texts, example_question, tokenize_conversations
-from .distributed import Ranks
 
 SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 
@@ -29,53 +28,50 @@ class Text(NamedTuple):
 
     tokenizer: Tokenizer
     dataset: Dataset
-    prompt: list[
-        int
-    ]  # of the samples during training: sample_prompt, in the template of a chat, or else that of an empty prompt
+    prompt: list[int]  # of the samples: sample_prompt, in the template of a chat, or else that of an empty prompt
     unigram_loss: float  # nats per token when guessing each token by its frequency alone
     chat: Chat | None = None  # the template, if the text is conversations
 
 
-def prepare_text(run: Run, directory: Path, ranks: Ranks) -> tuple[Run, Text]:
-    """Write the tokenizer and the tokens of a new run into its directory, and open them; to resume, only open them.
+def prepare_text(run: Run, directory: Path) -> Run:
+    """Write the tokenizer and the tokens of a new run into its directory; to resume, they are there.
 
-    Returns the run with what only the text tells: doc_separator, and vocab_size if it is trained from scratch. What of
-    a conversation does not fit into the context is left out, so the context is decided from then on. The first process
-    writes, all open the same files.
+    Returns the run with what only the text tells: doc_separator, vocab_size if it is trained from scratch, and the
+    prompt of samples if the text is conversations. What of a conversation does not fit into the context is left out, so
+    the context is decided from then on.
     """
-    data, model, train, given = run.data, run.model, run.train, run.given
-    if not run.resume:
-        data = ranks.first(lambda: write_tokens(run, directory))
+    if run.resume:
+        return run
+    data, model, train, given = write_tokens(run, directory), run.model, run.train, run.given
+    tokenizer = load_tokenizer(directory, model.vocab_size if train.init_from else None)
+    dataset = load_dataset(directory, tokenizer.vocab_size)
+    if not isinstance(dataset, Conversations):
+        check_length(dataset, model.max_seq_len)
+    else:
+        given |= {"max_seq_len"}
+        if not train.sample_prompt:
+            question = example_question(data.open(data.data), Chat(directory, tokenizer), model.max_seq_len)
+            train = replace(train, sample_prompt=question)
+    if not train.init_from:
+        model = replace(model, vocab_size=tokenizer.vocab_size)
+    return replace(run, data=data, model=model, train=train, given=given)
 
-    def lengths() -> list[int]:
-        dataset = load_dataset(directory)
-        return [len(dataset.train), len(dataset.val)]
 
-    if ranks.first(lengths) != lengths():
-        raise ValueError(f"{directory} is not the one of the first process: put out_dir where all machines see it")
-    tokenizer = load_tokenizer(directory, model.vocab_size if run.resume or train.init_from else None)
+def open_text(run: Run, directory: Path) -> Text:
+    """Open the tokenizer and the tokens in the directory of a run. Raises ValueError if sample_prompt is too long."""
+    tokenizer = load_tokenizer(directory, run.model.vocab_size)
     dataset = load_dataset(directory, tokenizer.vocab_size)
     chat = Chat(directory, tokenizer) if isinstance(dataset, Conversations) else None
-    if not run.resume:
-        if chat is None:
-            check_length(dataset, model.max_seq_len)
-        else:
-            given |= {"max_seq_len"}
-            if not train.sample_prompt:
-                question = ranks.first(lambda: example_question(data.open(data.data), chat, model.max_seq_len))
-                train = replace(train, sample_prompt=question)
-        if not train.init_from:
-            model = replace(model, vocab_size=tokenizer.vocab_size)
-    prompt = tokenizer.encode(train.sample_prompt or start_text(directory))
     if chat:
-        prompt = chat.encode([user_message(train.sample_prompt)])
-    if len(prompt) >= model.max_seq_len:
+        prompt = chat.encode([user_message(run.train.sample_prompt)])
+    else:
+        prompt = tokenizer.encode(run.train.sample_prompt or start_text(directory))
+    if len(prompt) >= run.model.max_seq_len:
         raise ValueError(
             f"the prompt of the samples is {quantity(len(prompt), 'token')} long, which leaves no room for a sample in "
-            f"a context of {model.max_seq_len} (max_seq_len): shorten sample_prompt"
+            f"a context of {run.model.max_seq_len} (max_seq_len): shorten sample_prompt"
         )
-    text = Text(tokenizer, dataset, prompt, unigram_loss(dataset, tokenizer.vocab_size), chat)
-    return replace(run, data=data, model=model, train=train, given=given), text
+    return Text(tokenizer, dataset, prompt, unigram_loss(dataset, tokenizer.vocab_size), chat)
 
 
 def write_tokens(run: Run, directory: Path) -> DataArgs:

@@ -81,8 +81,7 @@ class Trainer:
         self.args = args
         self.directory = directory
         self.progress = saved or Progress()
-        [steps] = self.ranks.gather(self.progress.step)
-        if len(set(steps)) > 1:
+        if len(set(zip(*self.ranks.gather(self.progress.step, len(dataset.train), len(dataset.val))))) > 1:
             raise ValueError(f"{directory} differs between machines: put out_dir where all of them see it")
         self.clock = clock
         self.start = 0.0  # the time on the clock at which a run without interruptions would have begun

@@ -3,7 +3,6 @@
 import dataclasses
 import math
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 import torch
@@ -107,7 +106,7 @@ def test_a_size_that_does_not_fit_into_the_memory_is_refused_before_it_is_built_
     monkeypatch.setattr(choice, "measure_speed", lambda *_: pytest.fail("timed"))
     run = make_run(**length, device="cpu", dim=4096, n_layers=24)
     with pytest.raises(ValueError, match=r"this run needs about .* GB of memory, but 8.0 GB are free on cpu"):
-        choose(run, SimpleNamespace(dataset=dataset()), Ranks(), with_speed=True)
+        choose(run, dataset(), Ranks(), with_speed=True)
 
 
 @pytest.mark.parametrize("tokens_per_second", [5.0, 150.0, 4000.0, 10**6])
@@ -268,11 +267,12 @@ def test_a_long_run_on_a_card_is_compiled_and_its_size_is_chosen_by_the_compiled
 
 def test_a_run_by_steps_is_compiled_from_ten_thousand_on(monkeypatch):
     Card(monkeypatch)
-    text = SimpleNamespace(dataset=TWENTY_MB)
     monkeypatch.setattr(choice, "can_compile", lambda *_: True)
     for steps, setting, compiles in ((10_000, None, True), (9_999, None, False), (10_000, False, False)):
         given = {} if setting is None else {"compile": setting}
-        run, _ = choose(make_run(**ON_A_CARD, max_steps=steps, dim=96, n_layers=3, n_heads=3, **given), text, Ranks())
+        run, _ = choose(
+            make_run(**ON_A_CARD, max_steps=steps, dim=96, n_layers=3, n_heads=3, **given), TWENTY_MB, Ranks()
+        )
         assert bool(run.train.compile) == compiles
 
 
@@ -305,5 +305,5 @@ def test_a_model_that_is_sharded_is_never_timed_whole(monkeypatch):
     assert layers == [1, 2]
     assert speed == pytest.approx(8 * 256 / (0.1 + 0.02 * 50))
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 10**12)
-    choose(run, SimpleNamespace(dataset=TWENTY_MB), ranks)
+    choose(run, TWENTY_MB, ranks)
     assert set(layers) == {1, 2}

@@ -25,7 +25,7 @@ from model.text.dataset import UNCOUNTED, load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.distributed import Ranks
 from model.training.run_directory import begin
-from model.training.run_text import prepare_text
+from model.training.run_text import open_text, prepare_text
 from model.training.trainer import Trainer
 from model.weights import load_model, load_tokenizer
 
@@ -181,7 +181,8 @@ def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
                 "sample_every": 0, "dtype": "float32", "val_fraction": 0.17} | settings  # fmt: skip
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     directory.mkdir(exist_ok=True)
-    run, text = prepare_text(Run(data, model, train, frozenset(settings), directory), directory, Ranks())
+    run = prepare_text(Run(data, model, train, frozenset(settings), directory), directory)
+    text = open_text(run, directory)
     torch.manual_seed(0)
     return run, Trainer(Transformer(run.model), text.dataset, run.train, directory)
 
@@ -301,9 +302,10 @@ def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_ov
     run, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=2, val_fraction=0.5)
     trainer.run()
     begin(run, directory)
-    opened, text = prepare_text(replace(run, resume=True), directory, Ranks())
+    resumed = replace(run, resume=True)
+    assert prepare_text(resumed, directory) == resumed
+    text = open_text(resumed, directory)
     assert text.chat
-    assert opened == replace(run, resume=True)
 
     reference = transformers.AutoModelForCausalLM.from_pretrained(directory)
     reference_tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)

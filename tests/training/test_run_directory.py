@@ -13,7 +13,6 @@ import torch
 from training_helpers import forked, make_run, same, trainer, weights
 
 from model.training.config import CONFIG_FILE
-from model.training.distributed import Ranks
 from model.training.run_directory import (
     STATE,
     append_metrics,
@@ -49,20 +48,20 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
     before = sorted(tmp_path.rglob("*"))
     run = make_run(directory, **({"out_dir": directory} if named else {}))
     for error in (ValueError, KeyboardInterrupt, None):
-        with suppress(ValueError, KeyboardInterrupt), run_directory(run, Ranks()) as made:
+        with suppress(ValueError, KeyboardInterrupt), run_directory(run) as made:
             (made / "tokens.bin").touch()
             if error:
                 raise error
         assert sorted(tmp_path.rglob("*")) == before
-    with run_directory(run, Ranks()) as made:
+    with run_directory(run) as made:
         begin(run, made)
         with pytest.raises(ValueError, match="is in use by another trainer"):
-            run_directory(replace(run, directory=made, resume=True), Ranks()).__enter__()
+            run_directory(replace(run, directory=made, resume=True)).__enter__()
     assert (made == directory) == (named or "mine" not in existing)
     assert (made / CONFIG_FILE).exists()
     taken = make_run(made, out_dir=made)
     with pytest.raises(ValueError, match=r"holds config\.toml: give another --out_dir, or --resume"):
-        run_directory(taken, Ranks()).__enter__()
+        run_directory(taken).__enter__()
 
 
 def test_the_lock_of_a_trainer_that_is_killed_is_released_and_its_unfinished_files_are_removed(tmp_path):
@@ -89,7 +88,7 @@ def test_a_file_system_without_locks_is_named(tmp_path, monkeypatch, number):
 
     monkeypatch.setattr(fcntl, "flock", flock)
     with pytest.raises(ValueError, match="run is on a file system without locks: give another --out_dir"):
-        run_directory(make_run(tmp_path / "run"), Ranks()).__enter__()
+        run_directory(make_run(tmp_path / "run")).__enter__()
 
 
 def test_metrics_are_appended_and_those_of_repeated_steps_and_an_unfinished_line_dropped(tmp_path):

@@ -9,8 +9,7 @@ from training_helpers import make_run
 
 from model.text.dataset import Dataset, start_text
 from model.text.tokenize import MIN_DOCUMENTS
-from model.training.distributed import Ranks
-from model.training.run_text import prepare_text, unigram_loss
+from model.training.run_text import open_text, prepare_text, unigram_loss
 
 STORY = "One day it rained. We stayed at home."
 
@@ -22,7 +21,8 @@ def write(path, text):
 
 def prepared(directory, **settings):
     directory.mkdir(exist_ok=True)
-    return prepare_text(make_run(directory, **{"tokenizer": "char", "max_seq_len": 9, **settings}), directory, Ranks())
+    run = prepare_text(make_run(directory, **{"tokenizer": "char", "max_seq_len": 9, **settings}), directory)
+    return run, open_text(run, directory)
 
 
 @pytest.mark.parametrize(("separator", "documents"), [(None, 10), ("", 2), ("One", 10)])
