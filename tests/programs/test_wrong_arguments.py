@@ -39,6 +39,7 @@ WRONG = [
     ("train.py small.toml empty.txt", "empty.txt does not exist, is empty, or is neither"),
     ("train.py small.toml text.txt --dim 100 --n_heads 3", "dim is 100, not a multiple of n_heads 3"),
     ("train.py small.toml text.txt --tokenizer bpe --vocab_size 100000", "vocab_size 100000 is too large"),
+    (f"train.py small.toml text.txt --tokenizer bpe --vocab_size {2**40}", f"vocab_size {2**40} is too large"),
     (f"train.py small.toml text.txt --dim {2**20}", "this run needs about"),
     (f"train.py small.toml text.txt --n_layers {10**9}", "lower dim, n_layers or vocab_size"),
     ("train.py --resume --plan", "--plan is for a new run: leave --resume out"),
