@@ -178,7 +178,7 @@ def read_progress(directory: Path) -> Progress | None:
         return None
     try:
         saved = json.loads(read_metadata(path)["progress"])
-        if saved.keys() != vars(Progress()).keys():
+        if not {"step", "tokens"} <= saved.keys():  # older versions lack others, which have defaults
             raise ValueError
         return Progress(**from_table(saved, Progress))
     except (ValueError, KeyError, AttributeError, RecursionError):
