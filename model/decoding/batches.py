@@ -59,7 +59,7 @@ def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[i
     """The token of each row, (B, 1), as a list, and None for a row that has ended. Stops when all rows have."""
     ended: set[int] = set()
     for tokens in steps:
-        ids = tokens[:, 0].tolist()
+        ids = [token for (token,) in tokens.tolist()]
         yield [None if row in ended else token for row, token in enumerate(ids)]
         ended |= {row for row, token in enumerate(ids) if token in eos_ids}
         if len(ended) == len(ids):
@@ -244,7 +244,7 @@ def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed
         else:
             speed.new_seconds += seconds
             speed.new_tokens += sum(sample.finish is None for sample in samples)
-        for sample, token in zip(samples, tokens[:, 0].tolist()):
+        for sample, (token,) in zip(samples, tokens.tolist()):
             sample.push(token)
         yield
         if all(sample.finish for sample in samples):

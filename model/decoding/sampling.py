@@ -153,18 +153,20 @@ class Sampler:
         Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
         allowed, because it excludes a token, but not for all tokens of a row.
         """
-        logits = logits.to(logits.device if logits.device.type in SAMPLING_DEVICES else "cpu").float()
-        # The maximum of a row is NaN if any logit in it is. -1 stands for no token, so that one copy tells both.
-        is_finite = logits.amax(-1, keepdim=True).isfinite()  # (B, 1)
-        tokens = self.choose(logits).where(is_finite, -1)  # (B, 1)
-        found = tokens.cpu()
-        if (found < 0).any():
+        if logits.device.type not in SAMPLING_DEVICES:
+            logits = logits.cpu()
+        logits = logits.float()
+        tokens = self.choose(logits)  # (B, 1)
+        largest, chosen = logits.amax(-1, keepdim=True), tokens  # (B, 1); NaN if any logit of the row is
+        if tokens.device.type != "cpu":  # one copy of both, because each waits for the device
+            largest, chosen = torch.cat((largest, tokens.float()), 1).cpu().split(1, 1)  # exact up to token 2^24
+        if not all(math.isfinite(value) for (value,) in largest.tolist()):
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
         if self.seen is not None:
             self.seen.scatter_(1, tokens, True)
-        return found
+        return chosen.long()
 
     def choose(self, logits: Tensor) -> Tensor:
         """The tokens (B, 1), on the device of the logits."""

@@ -1,8 +1,10 @@
 """Every way to compute attention and products equals its definition, and the accelerated network the plain one."""
 
+import gc
 import itertools
 import math
 import operator
+import weakref
 
 import pytest
 import torch
@@ -14,9 +16,11 @@ from torch.overrides import TorchFunctionMode
 
 from model import KVCache, Transformer, kernels
 from model.attention import attention
+from model.decoding.network import for_decoding
 from model.decoding.step import token
 from model.generation import padding_mask
 from model.kernels import accelerate, attend_block
+from model.training.loss import NextTokenLoss
 from model.weights import int8
 from model.weights.int8 import Quantized, quantize
 
@@ -202,3 +206,18 @@ def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, pr
                 found = way(x, weight, scales)
                 assert found.dtype == dtype
                 assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, rows, dtype)
+
+
+@pytest.mark.parametrize("make", [accelerate, for_decoding, NextTokenLoss])
+def test_a_copy_of_a_network_is_freed_with_its_last_name(small_model, make):
+    """Without the collector of cycles, which may run much later."""
+    model = small_model()
+    copied = make(model)
+    alive = [weakref.ref(module) for each in (model, copied) for module in each.modules()]
+    gc.collect()
+    gc.disable()
+    try:
+        del model, copied
+        assert not any(module() for module in alive)
+    finally:
+        gc.enable()

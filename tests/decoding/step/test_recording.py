@@ -213,15 +213,6 @@ def test_the_recording_of_a_smaller_cache_is_freed_before_the_next_one_is_made(s
     assert recorder.alive_before == [0, 0]
 
 
-@pytest.mark.parametrize("make", [accelerate, for_decoding], ids=["accelerated", "for decoding"])
-def test_a_copy_of_a_network_is_freed_at_once(small_model, no_collector, make):
-    model = small_model()
-    copied = make(model)
-    alive = [weakref.ref(module) for each in (model, copied) for module in each.modules()]
-    del model, copied
-    assert not any(module() for module in alive)
-
-
 def changed(model, what):
     """A network that cannot be recorded."""
 
