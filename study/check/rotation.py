@@ -1,6 +1,7 @@
 """apply_rotary_emb and reshape_for_broadcast: their probes, and usual mistakes by what becomes of each channel."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -186,29 +187,28 @@ def block_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> list[
     crossed = matrix(table[:, of_other[pairs_of(layout, D)]])[None, :, None]  # (1, T, 1, D/2, channel, 2, 2)
     crossed = torch.stack((crossed[..., 0, 0, :], crossed[..., 1, 1, :]), -2).expand(m.shape)
     up, down, (x, y) = m[..., 0, :], m[..., 1, :], torch.eye(2).double()
-    turned, still = (matrices(apply, each, *z.shape[:3], z.shape[2])[0] for each in (table, torch.ones_like(table)))
+    B, T, heads, _ = z.shape
+    turned, still = (matrices(apply, each, B, T, heads, heads)[0] for each in (table, torch.ones_like(table)))
     is_scaled_turn, is_turn = near(m, matrix(z)), near(m, matrix(z)) and near(z.abs(), torch.ones_like(z.real))
     if near(m, expected):
         return []
     if is_turn and not near(turned, still):
         return turn_mistakes(z, table, whole)
-    missing = (c[..., 0] + 0j, s[..., 0] + 0j, 1j * c[..., 0], 1j * s[..., 0], (1 + 1j) * c[..., 0], (1 + 1j) * s[..., 0])
+    missing = [factor * part[..., 0] for factor in (1 + 0j, 1j, 1 + 1j) for part in (c, s)]
+    late = (c * x - s * y, s * up + c * y), (c * x - s * down, s * x + c * y)  # the second one reads the first result
     return first(
         (near(m, crossed), *LAYOUT),
         (is_turn, "the table is not used: its rows begin at start_pos", "没有用传入的表：它的行从 start_pos 开始", 8),
         (is_scaled_turn and any(near(z, each) for each in missing),
-         "cosine or sine is missing: x cos a - y sin a, x sin a + y cos a",
-         "少了 cos 或 sin：x cos a - y sin a, x sin a + y cos a", 1),
+         "cosine or sine is missing: x cos a - y sin a", "少了 cos 或 sin：x cos a - y sin a", 1),
         (is_scaled_turn and near(z / z.abs(), whole),
          f"scaled: 1 becomes {z.abs().flatten()[0]:.4g}", f"改变了长度：1 变成 {z.abs().flatten()[0]:.4g}", 1),
         (near(up, x.expand(up.shape)) or near(down, y.expand(up.shape)),
          "only one number of each pair is rotated", "每组只转了一个数", 1),
-        (near(m, torch.stack((c * x - s * y, s * up + c * y), -2)) or near(m, torch.stack((c * x - s * down, s * x + c * y), -2)),
-         "a number is overwritten while it is still needed: compute both first",
-         "还要用的数先被覆盖了：先把两个都算好", 1),
+        (any(near(m, torch.stack(each, -2)) for each in late),
+         "a number is overwritten while it is still needed", "还要用的数先被覆盖了", 1),
         (near(m, expected.flip(-2)),
-         "the two numbers of each pair exchanged: x cos a - y sin a first",
-         "每组的两个数颠倒了：先 x cos a - y sin a", 1),
+         "the two numbers of each pair exchanged", "每组的两个数颠倒了", 1),
         (near(m.abs(), expected.abs()),
          "the minus signs: x cos a - y sin a, x sin a + y cos a", "负号：x cos a - y sin a, x sin a + y cos a", 1),
         (True, "the formula: x cos a - y sin a, x sin a + y cos a", "公式：x cos a - y sin a, x sin a + y cos a", 1),
@@ -241,7 +241,7 @@ def turn_mistakes(z: Tensor, table: Tensor, whole: Tensor) -> list[Mistake]:
 # reshape_for_broadcast
 
 
-def reshaped(reshape: Apply, *size: int) -> Any:
+def reshaped(size: tuple[int, ...], reshape: Apply) -> Any:
     """The table as it is broadcast to x of this size; with four axes in any case."""
     x = torch.complex(random(*size), random(*size, seed=2))
     found = reshape(random_table(size[1], size[3]), x)
@@ -266,7 +266,7 @@ def refused(reshape: Apply) -> str:
 
 RESHAPE_SIZES = ((2, 5, 4, 6), (3, 3, 3, 3))
 RESHAPE_PROBES = (
-    *(Probe(same(f"x {size}"), lambda reshape, size=size: reshaped(reshape, *size)) for size in RESHAPE_SIZES),
+    *(Probe(same(f"x {size}"), partial(reshaped, size)) for size in RESHAPE_SIZES),
     Probe(Both("tables that do not fit x and are refused", "大小不合而被拒绝的表"), refused),
 )
 
@@ -279,11 +279,11 @@ def reshape_right(table: Tensor, x: Tensor) -> Tensor:
 
 # fmt: off
 def reshape_mistakes(reshape: Apply, _: str) -> Iterator[Mistake]:
-    yield from first((refused(reshape) !=
-        "4 of 4", "no ValueError for a table of another shape: one row would fit all tokens",
-                      "大小不合的表没有报错：一行会被广播到所有 token", 4))
-    sizes = zip(RESHAPE_SIZES, (probe.of(reshape) for probe in RESHAPE_PROBES))
-    (_, T, _, P), found = next(each for each in sizes if not isinstance(each[1], Raised))
+    yield from first((refused(reshape) != "4 of 4",
+                      "no ValueError for a table of another shape", "大小不合的表没有报错"))
+    results = [probe.of(reshape) for probe in RESHAPE_PROBES]
+    place = next(place for place, result in enumerate(results) if not isinstance(result, Raised))
+    found, (T, P) = results[place], RESHAPE_SIZES[place][1::2]
     table = random_table(T, P)
     rows = found[0, :, 0] if found.shape[1] > 1 else found[0, 0]
     yield from first(

@@ -113,7 +113,8 @@ def step_mistakes(call: Call, step: Tensor) -> list[Mistake]:
     exponents = {
         "i/D": i / DIM, "2i/(D/2)": 4 * i / DIM, "2(i - 1)/D": 2 * (i - 1) / DIM, "2(i + 1)/D": 2 * (i + 1) / DIM,
         "(2i + 1)/D": (2 * i + 1) / DIM, "2i/(D - 1)": 2 * i / (DIM - 1), "2i/(D - 2)": 2 * i / (DIM - 2), "2i": 2 * i,
-        "i": i, "(2i // D)": 2 * i // DIM, "2i/end": 2 * i / END, "i/end": i / END, "(D - 2 - 2i)/D": 2 * i.flip(0) / DIM,
+        "i": i, "(2i // D)": 2 * i // DIM, "2i/end": 2 * i / END, "i/end": i / END,
+        "(D - 2 - 2i)/D": 2 * i.flip(0) / DIM,
     }
     for turned, sign in ((step, []), (step.conj(), [SIGN])):
         if near(turned, rotation(freqs)):
