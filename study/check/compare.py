@@ -75,8 +75,9 @@ def of_parts(names: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mista
     for mistake in dict.fromkeys([*found[0], *found[1]]):
         parts = [name for name, part in zip(names, found) if mistake in part]
         if len(parts) == 1:
-            (en, _, why), (zh, _, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
-            mistake = Mistake(f"{en}, in {parts[0]} only:{why}", f"{zh}（只在 {parts[0]}）：{zh_why}", mistake.step)
+            (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
+            en, zh = f"{en}, in {parts[0]} only", f"{zh}（只在 {parts[0]}）"
+            mistake = Mistake(f"{en}{colon}{why}", f"{zh}{zh_colon}{zh_why}", mistake.step)
         mistakes.append(mistake)
     return mistakes
 
@@ -164,9 +165,8 @@ def difference(exercise: Exercise, probe: Probe, yours: Any, expected: Any) -> F
                 return found
         return None
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
-        return (
-            None if type(yours) is type(expected) and yours == expected else Finding(label, kind(yours), kind(expected))
-        )
+        is_equal = isinstance(yours, str | None) and yours == expected
+        return None if is_equal else Finding(label, kind(yours), kind(expected))
     if (yours.shape, yours.dtype) != (expected.shape, expected.dtype):
         types = (f"{str(x.dtype)[6:].rstrip('0123456789')} {kind(x)}" for x in (yours, expected))
         return Finding(Both(f"{label.en}: the dtype and the shape", f"{label.zh}：dtype 和形状"), *types)

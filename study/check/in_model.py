@@ -46,42 +46,40 @@ class ReadersAttention(Attention):
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
-            if mask is not None and xk.shape[2] != mask.shape[-1]:  # a cache that returns other slots than it should
-                mask = F.pad(mask, (xk.shape[2] - mask.shape[-1], 0), value=True)
+            if mask is not None:  # a wrong cache or mask may have other keys: more are all seen, fewer are the last
+                more = xk.shape[2] - mask.shape[-1]
+                mask = F.pad(mask, (min(more, 0), max(more, 0)), value=True)
         return self.wo(self.attend(xq, xk, xv, mask).transpose(1, 2).flatten(2))
 
 
-def in_model(conventions: Conventions, path: Path | None, prompt: str) -> Table:
-    """The model at ``path`` as it is, and with the reader's functions that ran.
-
-    Raises ValueError if one of them raises an exception or returns something of another shape.
-    """
+def in_model(conventions: Conventions, path: Path, prompt: str) -> Table:
+    """The model at ``path`` as it is, and with the reader's functions that ran; what it raises with them is a note."""
     network, tokenizer = open_model(path)
     start_ids = tokenizer.encode(prompt)
     texts, source = open_windows(path, tokenizer, min(LENGTH, network.args.max_seq_len) + 1, WINDOWS)
-    rows = []
+    used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
+    notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
+    table = Table("In a model", ("", "loss", "tokens/s", "text"), [], notes)
+
+    def add_row(name: str, network: Transformer, cache: KVCache | None) -> None:
+        with torch.no_grad():
+            loss = float(losses_of(network, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
+        start = time.perf_counter()
+        new = continuation(network, start_ids, cache)
+        speed = len(new) / (time.perf_counter() - start)
+        table.rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
+
+    add_row("the model", network, KVCache(network.args))
     try:
         changed, cache = with_functions(network, conventions), KVCache(network.args)
         if "KVCache" in conventions.calls:
             _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
-        contenders: list[tuple[str, Transformer, KVCache | None]] = [
-            ("the model", network, KVCache(network.args)),
-            ("with your functions", changed, cache),
-        ]
+        add_row("with your functions", changed, cache)
         if "attention" in conventions.views:
-            contenders.append(("with your attention, no cache", changed, None))
-        for name, each, its_cache in contenders:
-            with torch.no_grad():
-                loss = float(losses_of(each, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-            start = time.perf_counter()
-            new = continuation(each, start_ids, its_cache)
-            speed = len(new) / (time.perf_counter() - start)
-            rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
-    except (Raised, RuntimeError, TypeError, IndexError) as error:
-        raise ValueError(f"the model does not run with your functions: {' '.join(str(error).split())}") from error
-    used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
-    notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
-    return Table("In a model", ("", "loss", "tokens/s", "text"), rows, notes)
+            add_row("with your attention, no cache", changed, None)
+    except (Raised, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+        notes.append(f"the model does not run with your functions: {' '.join(str(error).split())}")
+    return table
 
 
 def with_functions(network: Transformer, conventions: Conventions) -> Transformer:

@@ -91,9 +91,11 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
 
 # fmt: off
 FORM = Mistake(
-    "not the form of your table: precompute_freqs_cis writes another", "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
+    "not the form of your table: precompute_freqs_cis writes another",
+    "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
 OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
-RANDOM = Mistake("different numbers on each call: no dropout, nothing kept", "每次调用结果不同：不要 dropout，也不要留下什么", 7)
+RANDOM = Mistake(
+    "different numbers on each call: no dropout, nothing kept", "每次调用结果不同：不要 dropout，也不要留下什么", 7)
 # fmt: on
 
 
@@ -123,10 +125,10 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         after = Both(f"{call.overwritten} after the call", f"调用之后的 {call.overwritten}")
         findings.append(Finding(after, "changed", "as before"))
     if name == "apply_rotary_emb":
-        if conventions.table not in ("", form):
+        if conventions.table not in ("", form) and form != "heads first":
             mistakes.append(FORM)
             findings.append(Finding(Both("the form of the table", "表的形式"), form, conventions.table))
-        conventions.table, conventions.layouts = form, (layout,)
+        conventions.table, conventions.layouts = conventions.table or form, (layout,)
     if name == "precompute_freqs_cis":
         conventions.table = read_table(call(8, 7, 3.0), 4)[0]
     conventions.calls[name], conventions.views[name] = call, view
@@ -148,7 +150,9 @@ def form_that_fits(exercise: Exercise, views: dict[str, View], conventions: Conv
     for form, view in views.items():
         results = [probe.of(view) for probe in exercise.probes]
         raised = sum(isinstance(result, Raised) for result in results)
-        if not isinstance(results[0], Raised) and (exercise is not rotation.EXERCISE or form == conventions.table):
+        if not isinstance(results[0], Raised) and (
+            exercise is not rotation.EXERCISE or form == conventions.table != "batch"
+        ):
             return form, view, results
         count = min(len(differences(exercise, results, layout)) for layout in conventions.layouts)
         tried.append((count + len(results) * raised, form, view, results))
@@ -191,7 +195,8 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
         return {"": lambda *given: with_rotation(call, conventions.layouts[0], *given)}
     if "freqs_cis" not in call.names:
         return {"": call}
-    forms = dict.fromkeys([conventions.table, *FORMS] if conventions.table else FORMS)
+    own = {"": [], "batch": ["batch", "heads first"]}.get(conventions.table, [conventions.table])
+    forms = dict.fromkeys([*own, *FORMS])
     return {form: view_of(call, form) for form in forms}
 
 

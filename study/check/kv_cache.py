@@ -96,39 +96,32 @@ PROBES = (
 def mistakes(make: Make, _: str) -> Iterator[Mistake]:
     returned = plain(calls(make, *STARTS))
     if not all(isinstance(each, tuple) and len(each) == 2 for each in returned):
-        yield Mistake("the result: return the tuple (keys, values)", "返回值：应为元组 (keys, values)")
+        yield Mistake("the result is not (keys, values)", "返回值不是 (keys, values)")
         return
     limits, last = [probe.of(make) for probe in LIMITS], call_probe((0, S)).of(make)
     yield from first(
         (isinstance(last, Raised) and isinstance(last.__cause__, ValueError | AssertionError),
          "the last slot is refused: start_pos + T may be max_seq_len",
-         "最后一个槽位被拒绝了：start_pos + T 可以等于 max_seq_len"),
+         "最后一个槽位被拒绝：start_pos + T 可以等于 max_seq_len"),
         (limits[:2] == ["no ValueError", "ValueError"],
-         "T is checked instead of start_pos + T: compare the sum", "检查的是 T，不是 start_pos + T：应比较两者之和"),
+         "T is checked instead of start_pos + T", "检查的是 T，不是 start_pos + T"),
         ("no ValueError" in limits,
-         "the end of the cache is not checked: ValueError if start_pos + T exceeds max_seq_len",
-         "没有检查放不放得下：start_pos + T 超过 max_seq_len 时应报 ValueError"),
-        (limits != ["ValueError"] * 3,
-         "another exception than ValueError: callers catch ValueError",
-         "抛出的不是 ValueError：调用者等的是 ValueError"),
+         "the end of the cache is not checked: ValueError", "没有检查放不放得下：应报 ValueError"),
+        (limits != ["ValueError"] * 3, "another exception than ValueError", "抛出的不是 ValueError"),
     )
-    yield from first((DTYPE.of(make) != DTYPE.of(right),
-                      "the dtype changes: it is that of xk and xv, .type_as(xk)",
-                      "dtype 变了：应与 xk、xv 相同，.type_as(xk)"))
+    yield from first((DTYPE.of(make) != DTYPE.of(right), "the dtype changes: .type_as(xk)", "dtype 变了：.type_as(xk)"))
     yield from first((GRADIENT.of(make) != GRADIENT.of(right),
-                      "the cache is not detached: it keeps the graph of every step; store xk.detach()",
-                      "缓存没有 detach：每一步的计算图都留着，应存 xk.detach()"))
+                      "the cache is not detached: it keeps the graph of every step",
+                      "缓存没有 detach：每一步的计算图都留着"))
     tokens = [torch.cat(parts, 2).double() for parts in zip(*(chunk(T, n) for n, (_, T) in enumerate(STARTS)))]
-    held = [sources(returned[1][n], tokens[1 - n]) for n in (0, 1)]  # keys among the values, and the reverse
-    mixed_up = Mistake(
-        "keys and values mixed up: store both, return (keys, values)",
-        "key 与 value 弄混了：都要存，依次返回 (keys, values)")
-    found = [mixed_up] if any(set(each) != {None} for each in held) else []
-    found = found or of_parts((
-        "keys", "values"), [list(slot_mistakes([x[n] for x in returned], tokens[n])) for n in (0, 1)])
+    exchanged = [set(sources(returned[1][n], tokens[1 - n])) != {None} for n in (0, 1)]
+    found = first((any(exchanged), "keys and values mixed up", "key 与 value 弄混了"))
+    if not found:
+        parts = [[each[n] for each in returned] for n in (0, 1)]
+        found = of_parts(("keys", "values"), [slot_mistakes(*each) for each in zip(parts, tokens)])
     yield from found or first(
         (not near(SHARED.of(make)[0], SHARED.of(right)[0]),
-         "all caches share their slots: make the tensors in __init__", "各层共用了槽位：张量应在 __init__ 里建"),
+         "all caches share their slots: make them in __init__", "各层共用了槽位：应在 __init__ 里建"),
         (not near(OVERWRITTEN.of(make)[0], OVERWRITTEN.of(right)[0]),
          "the cache keeps the caller's tensors: copy them", "留下了调用者的张量：应复制"),
     )
@@ -136,60 +129,41 @@ def mistakes(make: Make, _: str) -> Iterator[Mistake]:
 
 def sources(x: Tensor, tokens: Tensor) -> list[int | None]:
     """Which token each slot holds."""
-    columns = range(tokens.shape[2])
-    return [next((n for n in columns if near(x[:, :, slot], tokens[:, :, n], 1e-3)), None) for slot in range(x.shape[2])]
+    columns = list(enumerate(tokens.unbind(2)))
+    return [next((n for n, token in columns if near(slot, token, 1e-3)), None) for slot in x.unbind(2)]
 
 
-def slot_mistakes(returned: list[Tensor], tokens: Tensor) -> Iterator[Mistake]:
+def slot_mistakes(returned: list[Tensor], tokens: Tensor) -> list[Mistake]:
     """Of keys or values, from what calls with 5 and 2 tokens return, then one at position 2."""
     x, length, later = returned[1], returned[1].shape[2], returned[2].shape[2]
     alone, held, after = (sources(each, tokens)[:7] for each in returned)
-    if held != list(range(7)) and len(held) == 7:
-        yield from first(
-            (length == K, "the axes are in another order: (B, K, S, D)", "轴的顺序不对：应为 (B, K, S, D)"),
-            (held == [5, 6, 2, 3, 4, None, None],
-             "written at slot 0: a chunk begins at slot start_pos", "总是写到槽位 0：应从槽位 start_pos 开始"),
-            (held[1:] == list(range(6)) or held[:6] == list(range(1, 7)),
-             "off by one slot: token t of a chunk goes to slot start_pos + t",
-             "差了一个槽位：第 t 个 token 写到槽位 start_pos + t"),
-            (held == [None] * 5 + [5, 6],
-             "earlier tokens are lost: each call empties the cache", "之前的 token 丢了：每次调用都清空了"),
-            (near(x[0, :, :7], tokens[0, :, :7]) or near(x[:, 0, :7], tokens[:, 0, :7]),
-             "only one row of the batch or head is cached: [:, :, start_pos:end]",
-             "只存了 batch 的一行或一个 head：[:, :, start_pos:end]"),
-            (not x.any(),
-             "nothing is stored: write xk to the keys, xv to the values", "什么也没存：xk 写入 keys，xv 写入 values"),
-            (len({*alone} - {None}) == 1,
-             "only one token of a chunk is cached: start_pos .. start_pos + T - 1",
-             "一段只存了一个 token：start_pos … start_pos + T - 1"),
-            (len({*held} - {None}) > 1,
-             "other slots: the token at position p is in slot p", "槽位不对：位置 p 的 token 在槽位 p"),
-        )
+    is_held = held == list(range(7))
     added = near(returned[2][:, :, 2:3], tokens[:, :, 2:3] + tokens[:, :, 7:])
-    yield from first(
-        (x.shape[1] != K, "the axes are in another order: (B, K, S, D)", "轴的顺序不对：应为 (B, K, S, D)"),
+    if x.shape[1] != K:
+        return [Mistake("the axes are in another order: (B, K, S, D)", "轴的顺序不对：(B, K, S, D)")]
+    return first(
+        (is_held or len(held) < 7, "", ""),
+        (held == [5, 6, 2, 3, 4, None, None], "always written at slot 0", "总是写到槽位 0"),
+        (held[1:] == list(range(6)) or held[:6] == list(range(1, 7)),
+         "off by one slot: token t of a chunk goes to start_pos + t", "差了一个槽位：第 t 个 token 写到 start_pos + t"),
+        (held == [None] * 5 + [5, 6], "earlier tokens are lost", "之前的 token 丢了"),
+        (near(x[0, :, :7], tokens[0, :, :7]) or near(x[:, 0, :7], tokens[:, 0, :7]),
+         "only one row of the batch or head is cached", "只存了 batch 的一行或一个 head"),
+        (not x.any(), "nothing is stored", "什么也没存"),
+        (len({*alone} - {None}) == 1, "only one token of a chunk is cached", "一段只存了一个 token"),
+        (len({*held} - {None}) > 1,
+         "other slots: the token at position p is in slot p", "槽位不对：位置 p 的 token 在槽位 p"),
+    ) + first(
         (length == S or length == later == 7,
-         "stale slots are returned: only [:, :, : start_pos + T]",
-         "返回了没用的槽位：只应返回 [:, :, : start_pos + T]"),
-        (length == 2,
-         "only the new tokens come back: return all start_pos + T", "只返回了新 token：应返回全部 start_pos + T 个"),
-        (length == 5,
-         "the new tokens do not come back: return all start_pos + T", "没有返回新 token：应返回全部 start_pos + T 个"),
-        (length in (6, 8),
-         "off by one slot: return [:, :, : start_pos + T]", "差了一个槽位：应返回 [:, :, : start_pos + T]"),
-        (added,
-         "new tokens are added to old ones: overwrite, = instead of +=",
-         "新 token 加到了旧的上面：应覆盖，用 = 而不是 +="),
-        (later == 8 or (held == list(range(7)) and later == 3 and after != [0, 1, 7]),
-         "start_pos is not used: the token at position p is in slot p", "没有用 start_pos：位置 p 的 token 在槽位 p"),
+         "stale slots are returned: only [:, :, : start_pos + T]", "返回了没用的槽位：只应 [:, :, : start_pos + T]"),
+        (length == 2, "only the new tokens come back", "只返回了新 token"),
+        (length == 5, "the new tokens do not come back", "没有返回新 token"),
+        (length in (6, 8), "off by one slot: [:, :, : start_pos + T]", "差了一个槽位：[:, :, : start_pos + T]"),
+        (added, "new tokens are added to old ones: =, not +=", "新 token 加到了旧的上面：用 =，不用 +="),
+        (later == 8 or (is_held and later == 3 and after != [0, 1, 7]), "start_pos is not used", "没有用 start_pos"),
     )
 # fmt: on
-EXERCISE = Exercise(
-    8,
-    ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"),
-    lambda _: right,
-    PROBES,
-    AXES,
-    ("keys", "values"),
-    mistakes,
-)
+
+
+SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")
+EXERCISE = Exercise(8, SIZES, lambda _: right, PROBES, AXES, ("keys", "values"), mistakes)

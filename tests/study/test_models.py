@@ -197,8 +197,23 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
 
 
-def test_a_function_that_does_not_fit_a_model_is_one_line(run_directory, tmp_path):
+def test_a_function_that_does_not_fit_a_model_is_one_line_after_the_verdicts(run_directory, tmp_path):
     file = tmp_path / "mine.py"
     file.write_text("def causal_mask(start_pos, T):\n    return 'x'\n", encoding="utf-8")
-    with pytest.raises(ValueError, match="the model does not run with your functions"):
-        run("check", file=file, run=run_directory)
+    report = run("check", file=file, run=run_directory)
+    verdicts, table = report.tables
+    assert report.code == 1
+    assert str(verdicts).startswith("causal_mask: wrong")
+    assert [row[0] for row in table.rows] == ["the model"]
+    assert table.notes[-1].startswith("the model does not run with your functions: ")
+
+
+@pytest.mark.parametrize("returned", ["[:, :, start_pos:end]", ""])
+def test_a_cache_that_returns_other_slots_runs_in_a_model(run_directory, tmp_path, returned):
+    right = (Path(__file__).parents[1] / "solutions/complex.py").read_text(encoding="utf-8")
+    file = tmp_path / "mine.py"
+    file.write_text(right.replace("[:, :, :end], self.values[:, :, :end]", f"{returned}, self.values{returned}"))
+    verdicts, table = run("check", file=file, run=run_directory).tables
+    assert "KVCache: wrong" in str(verdicts)
+    assert [row[0] for row in table.rows[1:]] == ["with your functions", "with your attention, no cache"]
+    assert table.rows[1][3] != table.rows[0][3]
