@@ -54,7 +54,7 @@ def article(
     out: Annotated[Path, "the directory to write into"] = Path("site"),
     prompt: Annotated[str, "the first prompt of page.html"] = "Return the number of",
 ) -> Report:
-    """The walk as web pages with live figures that run a trained model, and the page of `python -m study page`.
+    """The walk as web pages, with live figures that run a trained model.
 
     Raises ValueError for a model or tokenizer that the page cannot run.
     """

@@ -73,7 +73,7 @@ def page(
     out: Annotated[Path, "the file to write"] = Path("page.html"),
     prompt: Annotated[str, "the first prompt of the page"] = "Return the number of",
 ) -> Report:
-    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
+    """One HTML file that runs a model in a browser, with its rotations, scores and cache.
 
     Raises ValueError for a model that the page cannot run.
     """

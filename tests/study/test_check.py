@@ -6,15 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
-
-from study import check
-from study.__main__ import main
-from study.check import judge_all
-from study.check.judge import EXERCISES, HALF_SPLIT, RIGHT, UNWRITTEN, Conventions, Verdict, results_of, version
 from study.check.mistakes import FUNCTIONS, MISTAKES
 from study.check.probes import same
+
+from study import check
+from study.check import judge_all
+from study.check.judge import EXERCISES, HALF_SPLIT, RIGHT, UNWRITTEN, Conventions, Verdict, results_of, version
 from study.check.reader import Raised, Reader
 from study.exercise import exercise
+from study.program import main
 
 REPO = Path(__file__).parents[2]
 SOLUTIONS = REPO / "tests/solutions"
