@@ -15,10 +15,11 @@ demo: .venv/run
 	@echo
 	$(BIN)/python -m study page --prompt "Open a file" --out runs/page.html
 
-# The walk as web pages with live figures: site/index.html. Needs the model of `make demo`
+# The walk as web pages with live figures: site/index.html. Needs the model of `make demo`. For a site that is published:
+# make site ADDRESS=https://me.github.io/ropewalk REPOSITORY=https://github.com/me/ropewalk
 site: .venv/run
 	$(PIP) markdown-it-py==4.3.0
-	$(BIN)/python -m study article runs/demo --out site --prompt "Open a file"
+	$(BIN)/python -m study article runs/demo --out site --prompt "Open a file" --address "$(ADDRESS)" --repository "$(REPOSITORY)"
 
 test: .venv/test
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -42,7 +42,7 @@ def attention_weights(model: Transformer, tokens: Tensor) -> tuple[Tensor, float
 
 
 def attention(model: ModelPath = None) -> Report:
-    """Which tokens each head of a trained model attends to, with the rotation and without."""
+    """Which tokens each head of a trained model attends to, with rotation and without."""
     network, tokenizer = open_scheme(model)
     T = min(LENGTH, network.args.max_seq_len)
     texts, name = open_windows(model, tokenizer, T)  # (windows, T)

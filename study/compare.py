@@ -37,7 +37,7 @@ def compare(
     ] = None,
     dry: Annotated[bool, "train nothing, show the runs of benchmarks/compare.jsonl that have these settings"] = False,
 ) -> Report:
-    """The same small model with each position encoding, several seeds, tested at 1, 2, 4 and 8 times its length.
+    """The same small model with each position encoding, tested at up to 8 times its length.
 
     Results are added to runs/compare.jsonl. A run that has one there is not repeated.
     """

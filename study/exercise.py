@@ -14,7 +14,7 @@ TEMPLATES = Path(__file__).with_name("exercise_files")
 def exercise(
     directory: Annotated[Path | None, "directory for the files; existing files are not overwritten"] = None,
 ) -> Report:
-    """Files with docstrings and no bodies, to write RoPE, layouts, a mask, a cache and attention yourself.
+    """Files with docstrings and no bodies: write RoPE, layouts, a mask, a cache and attention.
 
     Raises ValueError, and writes nothing, if one of the files exists.
     """

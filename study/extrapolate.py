@@ -23,7 +23,7 @@ METHODS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN
 
 
 def extrapolate(model: ModelPath = None) -> Report:
-    """Loss by position, within and far past the trained length, with position scaling and with windows."""
+    """Loss within and past the trained length, with scaled positions and with windows."""
     network, texts, name = open_long_texts(model)
     if network.args.rope_scaling is not None:
         raise ValueError(f"the model is already scaled ({network.args.rope_scaling.type}): name an unscaled model")

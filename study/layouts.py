@@ -37,7 +37,7 @@ def example() -> dict[str, list[float]]:
 
 
 def layouts() -> Report:
-    """Which two channels are a pair: neighbours, halves, and a mixture whose scores are not relative."""
+    """Which two channels are a pair: neighbours, halves, and a mixture that is not relative."""
     angles = frequencies(D, BASE)  # (D/2,)
     neighbours = [(2 * i, 2 * i + 1) for i in range(D // 2)]
     halves = [(i, i + D // 2) for i in range(D // 2)]

@@ -26,7 +26,7 @@ LONG = 30.0  # the longer of the two lengths of q and k
 def lookback(
     distance: Annotated[int, "how far the head looks back, in tokens", Range(0, 10_000)] = 5,
 ) -> Report:
-    """A head that looks five tokens back: its W_q and W_k, chosen by hand, and its score over distance."""
+    """A head that looks five tokens back: its W_q and W_k, and its score over distance."""
     freqs = frequencies(D, BASE)  # (D/2,)
     rotation = precompute_freqs_cis(D, distance + 1, BASE)[distance]  # (D/2,)
     wk = torch.eye(D)  # (D, D)
@@ -65,7 +65,7 @@ def angles(
     layer: Annotated[int, "layer of the head", Range(0)] = 1,
     head: Annotated[int, "query head", Range(0)] = 0,
 ) -> Report:
-    """The angle alpha_i between the mean key and the mean query of a trained head, beside -theta_i."""
+    """The angles from the mean key to the mean query of a trained head, beside -theta_i."""
     network, tokenizer = open_model(model)
     args = network.args
     if layer >= args.n_layers or head >= args.n_heads:

@@ -28,7 +28,7 @@ def notebook(
     file: Annotated[Path | None, "the notebook to write, for example rope.ipynb"] = None,
     zh: Annotated[bool, "the walk in Chinese"] = False,
 ) -> Report:
-    """The walk as a notebook: its code and its commands are cells that run, its pictures are inside."""
+    """The walk as a notebook: its code and its commands are cells that run."""
     try:
         from nbformat import v4
     except ImportError:

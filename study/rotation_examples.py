@@ -87,7 +87,7 @@ def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:
 
 
 def relative() -> Report:
-    """Scores depend on m - n only, norms do not change, and q and k are rotated instead of the embedding."""
+    """Scores depend on m - n only if q and k are rotated, and not if the embedding is."""
     D = 64
     random = torch.randn(2 * D + 2, D, generator=torch.Generator().manual_seed(0))
     (x, y), wq, wk = random.split((2, D, D))  # (D,) each, (D, D) each

@@ -16,7 +16,7 @@ STRETCH = 4  # factor by which all distances grow
 
 
 def whatif(model: ModelPath = None) -> Report:
-    """The loss of a trained model with another base, moved, stretched or no positions, and the other layout."""
+    """The loss of a trained model with other positions, another base and the other layout."""
     network, tokenizer = open_model(model)
     args = network.args
     length = args.max_seq_len

@@ -47,7 +47,7 @@ def order(
         "man",
     ),
 ) -> Report:
-    """Without positions, a word attends equally in "dog bites man" and "man bites dog"; with RoPE it does not."""
+    """Attention without positions ignores the word order; with RoPE it does not."""
     if not 3 <= len(set(words)) == len(words):
         raise ValueError(f"words are {' '.join(words)}: give at least three different words")
     forwards = list(range(len(words)))

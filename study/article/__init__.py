@@ -9,7 +9,11 @@ the modules of ``SCRIPT`` are joined into every page that has figures. base.css 
 import base64
 import html
 import json
+import mimetypes
 import re
+import shutil
+from collections.abc import Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -44,17 +48,48 @@ PAGES = {  # the Markdown file in docs/: the page, without its ending
     "endless.md": "endless",
     "endless.zh.md": "endless.zh",
 }
-FIGURES = {"order": "problem", "clocks": "clocks", "layouts": "layouts", "lookback": "head", "whatif": "guess"}
+FIGURES = {"clocks": "clocks", "layouts": "layouts", "lookback": "head", "whatif": "guess"}
+FIRST = ("rope.svg", "problem")  # the picture at the top of the walk, and the figure in its place
 MICROSCOPE = "page.html"
-MICROSCOPE_NAME = {"en": "the model under a microscope", "zh": "模型显微镜"}
+# What messengers and social networks show for a link to a page. They take no SVG: draw it from preview.svg by
+# chromium --headless --hide-scrollbars --window-size=1200,630 --screenshot=preview.png preview.svg
+PREVIEW = "preview.png"
+WORDS = {
+    "en": {
+        "description": "Rotary position embedding (RoPE) step by step, with a small Llama that runs in this page.",
+        "other": "中文",
+        "contents": "Contents",
+        "microscope": "The model under a microscope",
+        "repository": "Code",
+        "following": "Next:",
+        "command": "The command",
+        "moving": "A query and a key move along the text: both arrows turn, and the angle between them stays",
+    },
+    "zh": {
+        "description": "一步一步看懂旋转位置编码（RoPE），页面里就运行着一个小型 Llama。",
+        "other": "English",
+        "contents": "目录",
+        "microscope": "模型显微镜",
+        "repository": "代码",
+        "following": "下一页：",
+        "command": "所用的命令",
+        "moving": "query 和 key 一起沿文本移动：两个箭头都在转，夹角不变",
+    },
+}
+# A letter with an index, such as W_q, mθ_i or R_(n-m)
+INDEX = re.compile(
+    r"(?:(?<![A-Za-z0-9_])[A-Za-z]|[αθΣ])_(?:\((?P<long>[^)]+)\)|(?P<short>[A-Za-z0-9]{1,2}(?![A-Za-z0-9_])))"
+)
 
 
 def article(
     model: ModelPath = None,
     out: Annotated[Path, "the directory to write into"] = Path("site"),
     prompt: Annotated[str, "the first prompt of page.html"] = "Return the number of",
+    repository: Annotated[str, "address of the code, for a link to it"] = "",
+    address: Annotated[str, "address that the site will have, for the preview image of its links"] = "",
 ) -> Report:
-    """The walk as web pages with live figures that run a trained model, and the page of `python -m study page`.
+    """The walk as web pages, with live figures that run a trained model.
 
     Raises ValueError for a model or tokenizer that the page cannot run.
     """
@@ -63,31 +98,40 @@ def article(
     texts, _ = open_windows(model, tokenizer, packed.args.max_seq_len + 1, 1)
     facts = packed.facts | {"tokens": texts[0].tolist(), "layouts": example()}
     out.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(DOCS / "images" / PREVIEW, out / PREVIEW)
     table = Table(f"{out}: open index.html in a browser; it needs no server and no internet", ("page", "bytes"))
     for source, name in PAGES.items():
         file = out / f"{name}.html"
-        write_text(file, page_text(source, facts, packed))
+        write_text(file, page_text(source, facts, packed, repository, address))
         table.rows.append((file.name, file.stat().st_size))
-    write_page(packed, out / MICROSCOPE, prompt, tokenizer, walk_steps())
+    meta = preview("Ropewalk", WORDS["en"]["description"], address)
+    write_page(packed, out / MICROSCOPE, prompt, tokenizer, walk_steps(), meta)
     table.rows.append((MICROSCOPE, (out / MICROSCOPE).stat().st_size))
     return Report([table])
 
 
-def page_text(source: str, facts: dict[str, Any], packed: Packed) -> str:
-    """One Markdown file of docs/ as a page; with the figures and the model if it has a picture of ``FIGURES``."""
-    text = (DOCS / source).read_text(encoding="utf-8")
-    language = "zh" if ".zh." in source else "en"
-    body = render(text)
+def page_text(source: str, facts: dict[str, Any], packed: Packed, repository: str, address: str) -> str:
+    """One Markdown file of docs/ as a page; with the model if it has a figure of ``FIGURES``."""
+    language = language_of(source)
+    words = WORDS[language]
+    body = render((DOCS / source).read_text(encoding="utf-8"), language)
+    if source == WALK[language][0]:
+        body = body.replace("</h1>", f"</h1>\n{first_figure(words['moving'])}", 1)
     is_live = "data-figure" in body
     script = joined_modules(SCRIPT) if is_live else ""
     style = read_source("page/base.css") + read_source("article/article.css")
-    values = {
+    sections = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', body)
+    values = words | {
         "lang": {"en": "en", "zh": "zh-Hans"}[language],
         "policy": security_policy(script, style),
-        "title": html.escape(text.partition("\n")[0].removeprefix("# ")),
+        "title": html.escape(title_of(source)),
+        "meta": preview(title_of(source), words["description"], address),
         "style": style,
-        "links": f'<a href="{MICROSCOPE}#language={language}">{MICROSCOPE_NAME[language]}</a>',
+        "home": f"{PAGES[WALK[language][0]]}.html",
+        "links": "".join(links(source, repository)),
+        "sections": "".join(f'<li><a href="#{place}">{heading}</a></li>' for place, heading in sections),
         "body": body,
+        "next": following(source),
         "facts": json.dumps(facts | {"language": language}).replace("<", "\\u003c") if is_live else "{}",
         "weights": packed.weights if is_live else "",
         "script": script,
@@ -95,7 +139,54 @@ def page_text(source: str, facts: dict[str, Any], packed: Packed) -> str:
     return fill(read_source("article/article.html"), values)
 
 
-def render(text: str) -> str:
+def language_of(source: str) -> str:
+    return "zh" if ".zh." in source else "en"
+
+
+def title_of(source: str) -> str:
+    return (DOCS / source).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+
+
+def preview(title: str, description: str, address: str) -> str:
+    """What is shown for a link to the page (Open Graph). Most readers of these tags need the address of the site."""
+    title, description = html.escape(title), html.escape(description)
+    image = html.escape(f"{address.rstrip('/')}/{PREVIEW}" if address else PREVIEW)
+    return (
+        f'<meta name="description" content="{description}">\n<meta property="og:site_name" content="Ropewalk">\n'
+        f'<meta property="og:type" content="article">\n<meta property="og:title" content="{title}">\n'
+        f'<meta property="og:description" content="{description}">\n<meta property="og:image" content="{image}">\n'
+        '<meta name="twitter:card" content="summary_large_image">'
+    )
+
+
+def links(source: str, repository: str) -> Iterator[str]:
+    """The links at the top of a page: the microscope, the code, and the same page in the other language."""
+    language = language_of(source)
+    words = WORDS[language]
+    yield f'<a href="{MICROSCOPE}#language={language}">{words["microscope"]}</a>'
+    if repository:
+        yield f'<a href="{html.escape(repository)}">{words["repository"]}</a>'
+    other = source.replace(".zh.md", ".md") if language == "zh" else source.replace(".md", ".zh.md")
+    yield f'<a class="button" href="{PAGES[other]}.html">{words["other"]}</a>'
+
+
+def following(source: str) -> str:
+    """A link to the next page in this language; after the last one comes the microscope."""
+    language = language_of(source)
+    pages = [page for page in PAGES if language_of(page) == language]
+    rest = pages[pages.index(source) + 1 :]
+    if rest:
+        return f'<a href="{PAGES[rest[0]]}.html">{html.escape(title_of(rest[0]))}</a>'
+    return f'<a href="{MICROSCOPE}#language={language}">{WORDS[language]["microscope"]}</a>'
+
+
+def first_figure(text: str) -> str:
+    """The live figure at the top of the walk, with the moving picture in its place for readers without JavaScript."""
+    picture, name = FIRST
+    return f'<figure data-figure="{name}"><img src="{data_address(DOCS / "images" / picture)}" alt="{text}"></figure>'
+
+
+def render(text: str, language: str) -> str:
     """Markdown as HTML, with the anchors that GitHub gives to headings, and pictures inside the page.
 
     Raises ValueError for a link to a file that is not in ``PAGES``.
@@ -109,11 +200,17 @@ def render(text: str) -> str:
     for i, token in enumerate(tokens):
         if token.type == "heading_open":
             token.attrSet("id", anchor(tokens[i + 1].content))
+        if token.type == "fence" and token.info == "console":
+            token.type, token.content = "html_block", session(token.content, WORDS[language]["command"])
+        elif token.type in ("fence", "code_block"):
+            token.type, token.content = "html_block", code_block(token.content, is_formula=token.type == "code_block")
         children = token.children or []
         for before, child, after in zip(children, children[1:], children[2:]):
             if child.type == "softbreak" and is_wide(before.content[-1:]) and is_wide(after.content[:1]):
                 child.type = "text"  # an empty one; a line break would be shown as a space
         for child in children:
+            if child.type == "text":
+                child.type, child.content = "html_inline", with_indices(html.escape(child.content))
             if child.type == "link_open":
                 child.attrSet("href", page_address(str(child.attrGet("href"))))
             if child.type == "image":
@@ -123,6 +220,27 @@ def render(text: str) -> str:
     body = str(markdown.renderer.render(tokens, markdown.options, {}))
     body = body.replace("<table>", '<div class="table"><table>').replace("</table>", "</table></div>")
     return re.sub(r'<p>(<img [^>]*?data-picture="(\w+)"[^>]*>)</p>', figure, body)
+
+
+def with_indices(text: str) -> str:
+    """W_q with the q as an index. ``text`` is already HTML."""
+    return INDEX.sub(lambda found: f"{found[0].partition('_')[0]}<sub>{found['long'] or found['short']}</sub>", text)
+
+
+def code_block(text: str, *, is_formula: bool = False) -> str:
+    """Code, each line in an element of its own, so that a line that wraps on a phone is indented."""
+    lines = [f"<span>{html.escape(line)}</span>" for line in text.splitlines(keepends=True)]
+    code = "".join(lines)
+    return f"<pre><code>{with_indices(code) if is_formula else code}</code></pre>"
+
+
+def session(text: str, summary: str) -> str:
+    """Commands and their outputs: the commands are folded."""
+    parts = ""
+    for is_command, lines in groupby(text.splitlines(keepends=True), lambda line: line.startswith("$ ")):
+        block = code_block("".join(lines))
+        parts += f"<details><summary>{summary}</summary>{block}</details>" if is_command else block
+    return parts
 
 
 def figure(picture: re.Match[str]) -> str:
@@ -143,7 +261,8 @@ def page_address(target: str) -> str:
 
 def data_address(file: Path) -> str:
     """A picture as a data: address."""
-    return "data:image/png;base64," + base64.b64encode(file.read_bytes()).decode()
+    kind, _ = mimetypes.guess_type(file.name)
+    return f"data:{kind};base64," + base64.b64encode(file.read_bytes()).decode()
 
 
 def walk_steps() -> Steps:

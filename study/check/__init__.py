@@ -28,7 +28,7 @@ def check(
     run: Annotated[Path | None, "a trained model in which your functions are then used, also if they are wrong"] = None,
     prompt: Annotated[str, "the beginning of the text that this model writes"] = "The",
 ) -> Report:
-    """Check your own RoPE, mask, cache and attention: reports each as right, or names its mistake.
+    """Check your own RoPE, mask, cache and attention: each is right, or its mistake is named.
 
     ``file`` is a file or a directory of files. The exit status is 0 if every file loads and every function found is
     right; otherwise 1, also if one is not written yet. Raises ValueError if there is nothing to judge.

@@ -73,7 +73,7 @@ def page(
     out: Annotated[Path, "the file to write"] = Path("page.html"),
     prompt: Annotated[str, "the first prompt of the page"] = "Return the number of",
 ) -> Report:
-    """One HTML file that runs the model in a browser, and shows its rotations, attention scores and cache.
+    """One HTML file that runs a model in a browser, with its rotations, scores and cache.
 
     Raises ValueError for a model that the page cannot run.
     """
@@ -90,7 +90,7 @@ def page(
     return Report([table])
 
 
-def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps) -> None:
+def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, steps: Steps, meta: str = "") -> None:
     """Write the page of a packed model. ``steps`` are its links to the steps of the walk, if that is beside it."""
     path = packed.checkpoint.path
     facts = {
@@ -102,16 +102,17 @@ def write_page(packed: Packed, out: Path, prompt: str, tokenizer: Tokenizer, ste
         "steps": steps,
         "lines": code_lines(Attention.forward, attention),
     }
-    write_text(out, page_text(facts, packed.weights))
+    write_text(out, page_text(facts, packed.weights, meta))
 
 
-def page_text(facts: dict[str, Any], weights: str) -> str:
+def page_text(facts: dict[str, Any], weights: str, meta: str = "") -> str:
     """page.html with its placeholders filled in."""
     script = joined_modules(PAGE)
     style = read_source("page/base.css") + read_source("page/page.css")
     values = {
         "policy": security_policy(script, style),
         "title": html.escape(facts["name"]),
+        "meta": meta,
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element
         "weights": weights,

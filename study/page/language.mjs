@@ -10,6 +10,8 @@ export function writeTexts() {
   for (const place of all("[data-t]")) place.textContent = t(place.dataset.t);
   for (const place of all("[data-label]")) place.setAttribute("aria-label", t(place.dataset.label));
   for (const place of all(".doc")) linkToDocs(place);
+  $("walk").hidden = !facts.steps[language].length;
+  if (facts.steps[language].length) $("walk").href = facts.steps[language][0][1].split("#")[0];
   $("language").lang = language === "zh" ? "en" : "zh-Hans";
   $("language").textContent = t("otherLanguage");
   $("sizes").textContent = t("sizes", {

@@ -3,6 +3,7 @@
 
 export const STRINGS = {
   otherLanguage: ["中文", "English"],
+  walk: ["RoPE, step by step", "逐步讲解 RoPE"],
   sizes: [
     "{parameters} parameters ({dtype}), {layers} layers, {heads} query heads and {kvHeads} key/value heads with {dim} channels each, context {context}, rope_theta {theta}, RoPE scaling: {scaling}",
     "{parameters} 个参数（{dtype}），{layers} 层，{heads} 个 query head、{kvHeads} 个 KV head，每个 head {dim} 维，上下文长度 {context}，rope_theta {theta}，RoPE 缩放：{scaling}",

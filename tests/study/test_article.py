@@ -11,14 +11,15 @@ from browser_helpers import save_small_model, watched_pages
 from study_models import make_run
 
 from study import what_if
-from study.article import FIGURES, PAGES, anchor, render, walk_steps
+from study.article import FIGURES, PAGES, PREVIEW, anchor, render, walk_steps
 from study.clocks import frequencies
 from study.lookback import FAST_PAIRS, LONG, sharpness
+from study.program import run
 from study.topic import open_windows
-from study.topics import run
 
 pytest.importorskip("markdown_it")
 DOCS = Path(__file__).parents[2] / "docs"
+REPOSITORY = "https://example.org/code"
 TEXT = "The rope is laid in the ropewalk, and the walk is as long as the rope. " * 60
 
 
@@ -27,7 +28,7 @@ def site(tmp_path_factory) -> Path:
     home = tmp_path_factory.mktemp("article")
     save_small_model(home / "toy", TEXT)
     make_run(home / "toy", TEXT)
-    run("article", model=home / "toy", out=home / "site")
+    run("article", model=home / "toy", out=home / "site", repository=REPOSITORY, address="https://example.org/walk/")
     return home / "site"
 
 
@@ -47,10 +48,32 @@ def test_every_link_leads_to_a_page_and_an_anchor_and_every_page_is_complete(sit
         assert "unsafe" not in re.search(r'Content-Security-Policy" content="(.*?)"', text)[1]
 
 
+def test_a_page_can_be_sent_to_somebody(site):
+    """It names the project, and leads to the code, the other language, its sections and the next page."""
+    for source, name in PAGES.items():
+        text = (site / f"{name}.html").read_text(encoding="utf-8")
+        title = (DOCS / source).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
+        assert f"<title>{title} · Ropewalk</title>" in text
+        assert f'"og:title" content="{title}"' in text
+        assert re.search(r'name="description" content="[^"]{20,}"', text)
+        assert f'"og:image" content="https://example.org/walk/{PREVIEW}"' in text
+        header, footer = (re.search(rf"<{part}>(.*?)</{part}>", text, re.DOTALL)[1] for part in ("header", "footer"))
+        other = name.removesuffix(".zh") if name.endswith(".zh") else f"{name}.zh"
+        other = {"index.zh": "zh", "zh.zh": "index", "zh": "index"}.get(other, other)
+        assert {f'href="{REPOSITORY}"', f'href="{other}.html"'} <= set(re.findall(r'href="[^"]*"', header))
+        assert header.count("<li>") == text.count("<h2 ") > 1
+        assert re.search(r'href="[\w.]+\.html', footer)
+        assert ('<figure data-figure="problem">' in text) == source.startswith("rope.")
+    assert (site / PREVIEW).read_bytes() == (DOCS / "images" / PREVIEW).read_bytes()
+    assert '"og:image" content="https://example.org/walk/preview.png"' in (site / "page.html").read_text(
+        encoding="utf-8"
+    )
+
+
 @pytest.mark.parametrize("source", PAGES)
 def test_the_text_code_and_pictures_of_the_markdown_are_on_the_page(source):
     markdown = (DOCS / source).read_text(encoding="utf-8")
-    body = render(markdown)
+    body = render(markdown, "zh" if ".zh." in source else "en")
     prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
         assert f'id="{anchor(heading)}"' in body
@@ -60,8 +83,8 @@ def test_the_text_code_and_pictures_of_the_markdown_are_on_the_page(source):
     pictures = re.findall(r"!\[(.*?)\]\(images/(\w+)", markdown)
     assert re.findall(r'data-picture="(\w+)"', body) == [name for _, name in pictures]
     live = [FIGURES[name] for _, name in pictures if name in FIGURES]
-    assert re.findall(r'data-figure="(\w+)"', body) == live
     assert sorted(live) == (sorted(FIGURES.values()) if source.startswith("rope.") else [])
+    assert re.findall(r'data-figure="(\w+)"', body) == live
 
 
 def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
@@ -75,8 +98,27 @@ def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
 
 def test_links_out_of_the_article_are_refused_and_a_line_break_between_chinese_characters_is_no_space():
     with pytest.raises(ValueError, match=r"links to library\.md"):
-        render("[x](library.md#y)")
-    assert render("旋转，\n平移 q\n和 k\n[链接](#x)\n") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
+        render("[x](library.md#y)", "en")
+    text = "旋转，\n平移 q\n和 k\n[链接](#x)\n"
+    assert render(text, "zh") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
+
+
+def test_indices_are_set_as_such_in_text_and_formulas_but_not_in_code():
+    text = "With W_q x < 3, mθ_0 and `W_q`:\n\n    R_(n-m) q_mᵀ\n\n```python\nW_q = x_1\n```\n"
+    body = render(text, "en")
+    assert "With W<sub>q</sub> x &lt; 3, mθ<sub>0</sub> and <code>W_q</code>:" in body
+    assert "R<sub>n-m</sub> q<sub>m</sub>ᵀ" in body
+    assert "W_q = x_1" in body
+    assert "<sub>" not in render("start_pos, n_heads and 5_000", "en")
+
+
+def test_commands_are_folded_and_their_output_is_not():
+    body = render("```console\n$ one\n$ two <x>\nthe output\n```\n", "en")
+    folded, _, shown = body.partition("</details>")
+    assert folded.startswith("<details><summary>")
+    assert "$ two &lt;x&gt;" in folded
+    assert "the output" in shown
+    assert "open" not in folded
 
 
 @pytest.fixture
@@ -173,5 +215,5 @@ def test_no_page_scrolls_sideways_and_every_control_is_reached_by_keyboard(opene
 def test_without_javascript_the_text_and_the_pictures_are_there(opened):
     page = opened("index", ready="main", java_script_enabled=False)
     pictures = (DOCS / "rope.md").read_text(encoding="utf-8").count("](images/")
-    assert page.locator("figure img").count() == pictures > len(FIGURES)
+    assert page.locator("figure img").count() == pictures + 1 > len(FIGURES)  # the moving picture at the top
     assert "This is all of RoPE in one line" in page.inner_text("main")

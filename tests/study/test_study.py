@@ -3,6 +3,8 @@
 tests/docs compares what the topics print with what the pages show.
 """
 
+import re
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +14,9 @@ import pytest
 import torch
 from script_helpers import run_in_process
 
-from study import __main__ as study_script
-from study.topics import TOPICS, run
+from study import program, rotation_examples
+from study.program import function_of, run
+from study.topics import WALK, overview
 from study.trace import PAIR, POSITION, attention_call
 
 REPO = Path(__file__).parents[2]
@@ -32,7 +35,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words: str) -> Done:
-        return Done(run_in_process(study_script.main, "study", *words), *capsys.readouterr())
+        return Done(run_in_process(program.main, "study", *words), *capsys.readouterr())
 
     return call
 
@@ -67,15 +70,20 @@ def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
     def greedy():
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
 
-    monkeypatch.setitem(TOPICS, "rotate", greedy)
+    monkeypatch.setattr(rotation_examples, "rotate", greedy)
     done = study("rotate")
     assert done.stderr == "study: error: this machine has too little free memory: give rotate a smaller model\n"
 
 
-def test_help_lists_every_topic(study):
-    done = study("--help")
-    assert done.returncode == 0
-    assert all(f"  {topic}" in done.stdout for topic in TOPICS)
+def test_the_overview_lists_every_topic_without_importing_pytorch(study):
+    overview_alone = "import runpy, sys; sys.argv = ['study']; runpy.run_module('study', run_name='__main__')"
+    check = "; assert not {'torch', 'numpy'} & sys.modules.keys()"
+    done = subprocess.run([sys.executable, "-c", overview_alone + check], capture_output=True, text=True, cwd=REPO)
+    assert (done.returncode, done.stdout, done.stderr) == (0, overview() + "\n", "")
+    for topics in WALK.values():
+        for topic, (_, sentence) in topics.items():
+            assert re.search(rf"  {topic} +{re.escape(sentence)}\n", done.stdout)
+            assert (function_of(topic).__doc__ or "").splitlines()[0] == sentence
     assert "--head_dim" in study("clocks", "--help").stdout
 
 

@@ -1,0 +1,80 @@
+"""The program `python -m study TOPIC`: its options are the parameters of the topic's function."""
+
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
+
+from model.cli import Parser, add_flags, explain_out_of_memory, read_flags, run_script
+from model.cli.settings import setting_fields, suggest_name
+from model.ranges import raise_problems, range_problems
+
+from .topic import Report, check_plot, save_plot
+from .topics import MODULES
+
+WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article", "notebook")
+POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
+
+
+def function_of(topic: str) -> Callable[..., Report]:
+    """The function of a topic. Only its own module is imported."""
+    function: Callable[..., Report] = getattr(importlib.import_module(f".{MODULES[topic]}", __package__), topic)
+    return function
+
+
+def options_class(topic: str) -> type:
+    """A dataclass with a field for each parameter of the topic; its instances raise ValueError out of their ranges."""
+    function = function_of(topic)
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters
+    fields = [(name, hints[name], parameter.default) for name, parameter in parameters.items()]
+    namespace = {"__doc__": function.__doc__, "__post_init__": lambda self: raise_problems(range_problems(self))}
+    return make_dataclass(topic, fields, frozen=True, namespace=namespace)
+
+
+def run(topic: str, **options: Any) -> Report:
+    """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
+    checked = vars(options_class(topic)(**options))
+    with explain_out_of_memory(f"give {topic} a smaller model"):
+        return function_of(topic)(**checked)
+
+
+def make_parser(topic: str) -> Parser:
+    options = options_class(topic)
+    names = setting_fields(options).keys()
+    parser = Parser(prog="study", usage=f"python -m study {topic} [flags]")
+    for name in names & set(POSITIONAL):
+        parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
+    if topic not in WITHOUT_PICTURE:
+        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
+    if "zh" not in names:
+        parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
+    add_flags(parser, options)
+    return parser
+
+
+def main() -> int:
+    topic = sys.argv[1]
+    if topic not in MODULES:
+        raise ValueError(f"unknown topic {topic!r}{suggest_name(topic, MODULES)}")
+    flags = make_parser(topic).parse_args(sys.argv[2:])
+    plot = getattr(flags, "plot", None)
+    if plot is not None:
+        check_plot(plot, flags.zh)
+    report = run(topic, **read_flags(flags, options_class(topic)))
+    if getattr(flags, "zh", False):
+        report = report.in_chinese()
+    print(report)
+    if plot is not None:
+        sys.stdout.flush()
+        save_plot(report, plot)
+        print(f"drawn: {plot}", file=sys.stderr)
+    return report.code
+
+
+def start() -> None:
+    run_script(main, "study")
