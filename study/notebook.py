@@ -15,7 +15,7 @@ from .topic import Report
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(pycon|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"(?<=\]\()images/[\w.-]+(?=\))")
-RUNS = re.compile(r"^\$ (python (?:-m study (?!article)|train\.py ).*)", re.MULTILINE)  # the others are for a shell
+RUNS = re.compile(r"^\$ (python (?:-m study (?!article|notebook)|train\.py ).*)", re.MULTILINE)  # the others are for a shell
 START = """\
 import os
 if not os.path.exists("train.py"):  # as in Colab and Kaggle

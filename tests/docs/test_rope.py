@@ -205,12 +205,12 @@ def test_pictures_are_drawn_from_the_tables_beside_them(page):
         file = picture_of(page, shlex.split(command)[3])
         if f"(images/{file.name})" not in page.read_text(encoding="utf-8"):
             continue
+        compared.add(file.name)
         with Image.open(file) as picture:
             drawn = iter(picture.text["Description"].splitlines())
         for line in shown:
             if line != "...":
                 assert any(lines_match(line, other) for other in drawn), line
-        compared.add(file.name)
     assert compared == set(re.findall(r"images/([\w.]+\.png)", page.read_text(encoding="utf-8")))
 
 
@@ -222,11 +222,11 @@ def picture_of(page: Path, topic: str) -> Path:
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """For each topic, the first command with its output; the picture of the topic shows that output."""
+    """For each topic, the first command with what is shown of its output; the picture of the topic is of that output."""
     seen = set()
     for command, shown in commands(page):
         topic = shlex.split(command)[3] if "-m study" in command else ""
-        if shown and topic not in seen:
+        if topic and topic not in seen:
             seen.add(topic)
             yield command, shown
 
@@ -263,14 +263,16 @@ def refresh(page: Path, pictures: bool) -> None:
     text = page.read_text(encoding="utf-8")
     first = [command for command, _ in first_of_each_topic(page)]
     for command, shown in commands(page):
-        if not shown:
+        if "-m study" not in command:
             continue
         topic = shlex.split(command)[3]
         picture = picture_of(page, topic)
         drawn = pictures and topic not in RECORDED and command in first and f"(images/{picture.name})" in text
+        if not shown and not drawn:
+            continue
         plot = f" --plot {shlex.quote(str(picture))}" if drawn else ""
         printed = output(command + plot)
-        if shown == ["..."] or "..." not in shown:
+        if shown == ["..."] or (shown and "..." not in shown):
             before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, printed))
             text = text.replace(before, after)
     page.write_text(text, encoding="utf-8")
