@@ -10,6 +10,9 @@ import pytest
 from script_helpers import ROOT, run_python
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:
     """A folder in which only this project is installed."""
