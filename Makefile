@@ -1,15 +1,19 @@
-# make demo: set up, train the demo, generate from it.   make test: set up, run the tests.
-# make site: the walk as web pages.
+# make demo: set up, train the demo, generate from it.   make test: set up, run the tests, except the slow ones.
+# make site: the walk as web pages.                      make test-all: the slow ones, too.
 # All work in a fresh clone with Python 3.11 or newer. Without make, see README.md.
 
 PYTHON ?= $(if $(filter Windows_NT,$(OS)),python,python3)
 BIN := .venv/$(if $(filter Windows_NT,$(OS)),Scripts,bin)
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# A worker for each core, because a test takes one thread; more than 8 would spend their time on importing PyTorch.
+# Each file of tests goes to one worker (tests/conftest.py).
+PYTEST := $(BIN)/python -m pytest -n logical --maxprocesses 8 --dist loadgroup
 
-.PHONY: demo site test fuzz test-page lint clean
+.PHONY: demo site test test-all fuzz test-page lint clean
 
+# With FLAGS="--max_steps 20" it takes seconds
 demo: .venv/run
-	$(BIN)/python train.py configs/demo.toml
+	$(BIN)/python train.py configs/demo.toml $(FLAGS)
 	@echo
 	$(BIN)/python generate.py --prompt "Open a file" --num_samples 2 --temperature 0.65 --top_p 0.95 --max_new_tokens 60
 	@echo
@@ -22,7 +26,11 @@ site: .venv/run
 	$(BIN)/python -m study article runs/demo --out site --prompt "Open a file" --address "$(ADDRESS)" --repository "$(REPOSITORY)"
 
 test: .venv/test
-	$(BIN)/python -m pytest -n 2 --dist worksteal
+	$(PYTEST) -m "not slow"
+
+# Also real compilers, a browser, installation, several processes, kills, pictures, and many damaged files
+test-all: .venv/test
+	$(PYTEST)
 
 # Property tests with new random inputs each time, for hours; stop with Ctrl-C
 fuzz: .venv/test

@@ -15,7 +15,8 @@ from .topic import Report
 DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(pycon|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"(?<=\]\()images/[\w.-]+(?=\))")
-RUNS = re.compile(r"^\$ (python (?:-m study (?!article|notebook)|train\.py ).*)", re.MULTILINE)  # the others are for a shell
+# Commands that a cell runs; the others are for a shell
+RUNS = re.compile(r"^\$ (python (?:-m study (?!article|notebook)|train\.py ).*)", re.MULTILINE)
 START = """\
 import os
 if not os.path.exists("train.py"):  # as in Colab and Kaggle

@@ -57,6 +57,26 @@ def pytest_configure(config: pytest.Config) -> None:
         torch.backends.mps.is_available = cache(lambda: False)
 
 
+# With these fixtures a test draws a picture or controls Chromium.
+SLOW = {"matplotlib", "browser"}
+# Libraries that take seconds to import
+IMPORTED = ("transformers", "matplotlib")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """With ``--dist loadgroup``, one worker runs a group: the tests of a library, or else those of a file.
+
+    So that a library is imported once, and that fixtures of a file are made once.
+    """
+    for item in items:
+        fixtures = set(getattr(item, "fixturenames", ()))
+        if fixtures & SLOW:
+            item.add_marker("slow")
+        file = item.nodeid.partition("::")[0]
+        group = next((library for library in IMPORTED if library in fixtures), file)
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
@@ -119,6 +139,12 @@ def small_model(small_args: Callable[..., ModelArgs]) -> Callable[..., Transform
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def matplotlib() -> ModuleType:
+    pytest.importorskip("matplotlib.figure")
+    return pytest.importorskip("matplotlib")
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import pytest
 from script_helpers import ROOT, run_python
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="simulates Windows with the help of /proc")
 def test_training_resuming_generating_and_converting_work_with_the_restrictions_of_windows(tmp_path):
     folder = tmp_path / "a folder"  # paths on Windows often have spaces

@@ -11,7 +11,7 @@ from script_helpers import ROOT, run_python
 
 from model.cli.machine import MIN_WEIGHTS_FOR_THREADS, choose_threads
 
-PROGRAMS = ["train", "generate", "convert", "evaluate", "study"]
+PROGRAMS = ["train", "generate", "chat", "convert", "evaluate", "study"]
 CPU = torch.device("cpu")
 
 
@@ -26,7 +26,7 @@ def test_variables_that_the_user_has_set_are_kept(name):
 
 def test_programs_set_libgomps_variables_and_import_nothing_that_few_runs_need():
     """FSDP imports sympy, plots import matplotlib: both take longer than everything else but torch."""
-    program = "import sys; import convert, evaluate, generate, study, train; print(*sys.modules)"
+    program = "import sys; import chat, convert, evaluate, generate, study, train; print(*sys.modules)"
     done = run_python("-c", program, env=CLEAN | {"OMP_DISPLAY_ENV": "VERBOSE"}, check=True)
     slow = {"torch.distributed.fsdp", "sympy", "matplotlib", "transformers", "torch._dynamo", "jinja2"}
     assert not slow & {*done.stdout.split()}

@@ -86,9 +86,8 @@ def chat_of(tmp_path):
     return build
 
 
-def reference_encoder(directory):
+def reference_encoder(transformers, directory):
     """``encode(messages)``: the token ids in transformers; with ``tokenize=False`` the text."""
-    transformers = pytest.importorskip("transformers")
     tokenizer = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
     return partial(tokenizer.apply_chat_template, add_generation_prompt=True, return_dict=False)
 
@@ -102,10 +101,10 @@ STYLES = [
 
 @pytest.mark.parametrize(("make", "template"), STYLES)
 @pytest.mark.parametrize("system", [None, SYSTEM["content"]], ids=["alone", "system"])
-def test_the_tokens_equal_those_of_transformers(chat_of, make, template, system):
+def test_the_tokens_equal_those_of_transformers(chat_of, transformers, make, template, system):
     directory, tokenizer, chat = chat_of(make, template, system, file=make is llama_3)
     before = [] if system is None else [SYSTEM]
-    expected_tokens = reference_encoder(directory)
+    expected_tokens = reference_encoder(transformers, directory)
     for messages in (TALK[:1], TALK):
         assert chat._render(messages) == expected_tokens(before + messages, tokenize=False)
         ids = chat.encode(messages)
@@ -167,15 +166,15 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
         assert prefix == chat.encode([user_message("How?")])[: chat.prefix_length]
 
 
-def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, tmp_path):
+def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, transformers, tmp_path):
     llama_2(tmp_path / "plain")
     with pytest.raises(ValueError, match=r"has no chat template, neither in tokenizer_config.json nor as"):
         Chat(tmp_path / "plain", load_tokenizer(tmp_path / "plain"))
     several = [{"name": "tools", "template": "x"}, {"name": "default", "template": ZEPHYR}]
     directory, tokenizer, _ = chat_of(llama_2, several)
-    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
+    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(transformers, directory)(TALK[:1])
     (directory / "chat_template.jinja").write_text(LLAMA2, encoding="utf-8")
-    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(directory)(TALK[:1])
+    assert Chat(directory, tokenizer).encode(TALK[:1]) == reference_encoder(transformers, directory)(TALK[:1])
     config = directory / "tokenizer_config.json"
     (directory / "chat_template.jinja").unlink()
     for broken in (7, [{"name": "tools", "template": "x"}], {"a": 1}):

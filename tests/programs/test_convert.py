@@ -70,8 +70,7 @@ def test_round_trips_are_bit_equal(source, untied, run):
     assert Path("back/config.json").read_bytes() == Path("run/config.json").read_bytes()
 
 
-def test_transformers_generates_from_a_conversion_whose_tokenizer_has_no_eos(source, run):
-    transformers = pytest.importorskip("transformers")
+def test_transformers_generates_from_a_conversion_whose_tokenizer_has_no_eos(source, run, transformers):
     Path("no_eos").mkdir()
     shutil.copy("run/tokenizer.json", "no_eos")  # without tokenizer_config.json
     assert run("run", "back", "--to", "hf", "--tokenizer", "no_eos/tokenizer.json")[0] == 0

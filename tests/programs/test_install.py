@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from script_helpers import ROOT, run_python
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory) -> Path:

@@ -2,13 +2,14 @@
 
 import json
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 import torch
 from damage import broken_bytes, broken_json
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from meta_files import save_meta
 from script_helpers import save_run
@@ -111,10 +112,21 @@ def test_undamaged_files_of_every_format_are_read(sound, place):
 
 @pytest.mark.parametrize(("place", "file", "damages"), CASES)
 @given(data=st.data())
+@settings(max_examples=3)
 def test_a_damaged_file_is_read_or_refused(sound, place, file, damages, data):
+    read_damaged(sound, place, file, data.draw(damages))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("place", "file", "damages"), CASES)
+@given(data=st.data())
+def test_of_many_damages_each_is_read_or_refused(sound, place, file, damages, data):
+    read_damaged(sound, place, file, data.draw(damages))
+
+
+def read_damaged(sound: Path, place: str, file: str, damage: Callable[[bytes], bytes]) -> None:
     path = sound / place / file
     original = path.read_bytes()
-    damage = data.draw(damages)
     path.unlink()  # the damaged file is a new one, because the old one may still be memory-mapped
     path.write_bytes(damage(original))
     message = "read"

@@ -168,6 +168,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(trai
     assert "copy has no tokenizer" in error_of(*tune, "--init_from", "copy")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("each_processor")
 def test_two_processes_make_one_run(capfd, monkeypatch):
     flags = ["--data", "text.txt", "--out_dir", "out", "--sample_every", "4", "--device", "cpu"]

@@ -1,6 +1,7 @@
 """Tables and the labels of pictures in Chinese. tests/docs compares those of the topics that need a trained model."""
 
 import re
+from functools import cache
 
 import pytest
 
@@ -25,9 +26,14 @@ def is_translated(text: str) -> bool:
     return not {word for word in re.findall(r"(?<![^\W\d_])[A-Za-z]{4,}", text) if word.islower()} - KEPT
 
 
+@cache
+def report_of(topic: str) -> Report:
+    return run(topic, **OPTIONS.get(topic, {}))
+
+
 @pytest.mark.parametrize("topic", [*DRAWN, "relative", "forms", "trace"])
 def test_every_title_column_note_and_cell_of_a_table_has_its_chinese(topic):
-    report = run(topic, **OPTIONS.get(topic, {}))
+    report = report_of(topic)
     for table, translated in zip(report.tables, report.in_chinese().tables):
         texts = [translated.title, *translated.columns, *translated.notes]
         for number, column in enumerate(table.columns):
@@ -39,17 +45,16 @@ def test_every_title_column_note_and_cell_of_a_table_has_its_chinese(topic):
 
 @pytest.mark.filterwarnings("ignore:Glyph")
 @pytest.mark.parametrize("topic", DRAWN)
-def test_every_label_of_a_picture_has_its_chinese(topic, monkeypatch):
-    figure = pytest.importorskip("matplotlib.figure").Figure(layout="constrained")
+def test_every_label_of_a_picture_has_its_chinese(topic, matplotlib, monkeypatch):
+    figure = matplotlib.figure.Figure(layout="constrained")
     monkeypatch.setattr(chinese, "FONTS", ("DejaVu Sans",))  # whatever fonts this machine has
-    run(topic, **OPTIONS.get(topic, {})).in_chinese().draw(figure)
+    report_of(topic).in_chinese().draw(figure)
     texts = [text.get_text() for text in figure.findobj(lambda artist: hasattr(artist, "get_text"))]
     assert any(re.search(r"[\u4e00-\u9fff]", text) for text in texts)
     assert [text for text in texts if not is_translated(text)] == []
 
 
-def test_without_a_chinese_font_a_picture_in_chinese_is_refused(monkeypatch, tmp_path):
-    pytest.importorskip("matplotlib")
+def test_without_a_chinese_font_a_picture_in_chinese_is_refused(matplotlib, monkeypatch, tmp_path):
     monkeypatch.setattr(chinese, "FONTS", ("No Such Font",))
     with pytest.raises(ValueError, match="needs a Chinese font: install one of No Such Font"):
         check_plot(tmp_path / "x.png", chinese=True)

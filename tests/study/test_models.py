@@ -47,7 +47,7 @@ def test_recording_does_not_change_the_logits_and_weights_are_softmax_rows(train
     assert loss == pytest.approx(sum(expected) / 3, abs=1e-6)
 
 
-def test_attention_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
+def test_attention_has_a_row_for_each_head(trained):
     directory, model = trained
     report = run("attention", model=directory)
     (heads,) = report.tables
@@ -61,8 +61,12 @@ def test_attention_has_a_row_for_each_head_and_a_picture(trained, tmp_path):
     shares = [sum(weights[t][s] for t, s in each) / len(later) for each in pairs]
     assert heads.rows[6][:6] == (1, 2, f"{far:.1f}", *(f"{share:.0%}" for share in shares))
     assert heads.rows[6][2:6] != heads.rows[6][6:]
-    pytest.importorskip("matplotlib")
-    save_plot(report, tmp_path / "x.png")
+
+
+@pytest.mark.usefixtures("matplotlib")
+@pytest.mark.parametrize("topic", ["attention", "extrapolate", "endless"])
+def test_the_topics_of_a_model_draw_a_picture(trained, tmp_path, topic):
+    save_plot(run(topic, model=trained[0]), tmp_path / "x.png")
 
 
 def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
@@ -158,16 +162,13 @@ METHODS = {
 
 
 @pytest.mark.parametrize("topic", METHODS)
-def test_all_methods_agree_within_the_trained_length_except_scaling(trained, tmp_path, topic):
-    report = run(topic, model=trained[0])
-    rows = report.tables[0].rows
+def test_all_methods_agree_within_the_trained_length_except_scaling(trained, topic):
+    rows = run(topic, model=trained[0]).tables[0].rows
     assert tuple(row[0] for row in rows) == METHODS[topic]
     first = {row[1] for row in rows if row[0] not in SCALED}
     assert len(first) == 1
     assert not first & {row[1] for row in rows if row[0] == "position interpolation"}
     assert len({row[3] for row in rows}) > 2
-    pytest.importorskip("matplotlib")
-    save_plot(report, tmp_path / "x.png")
 
 
 def test_a_context_that_is_too_long_for_the_memory_is_refused(trained, monkeypatch):

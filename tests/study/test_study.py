@@ -93,6 +93,7 @@ def test_without_matplotlib_a_plot_is_refused_before_anything_is_computed(study,
     assert done == (2, "", "study: error: --plot needs matplotlib: pip install matplotlib\n")
 
 
+@pytest.mark.usefixtures("matplotlib")
 @pytest.mark.parametrize("topic", DRAWN)
 def test_a_topic_draws_a_png_that_stores_its_report_and_leaves_no_other_file(study, topic, tmp_path):
     Image = pytest.importorskip("PIL.Image")

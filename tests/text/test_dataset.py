@@ -222,6 +222,7 @@ for file in map(Path, sys.argv[2:]):
 """
 
 
+@pytest.mark.slow
 def test_memory_does_not_grow_with_the_text(tmp_path, tokenizer):
     pytest.importorskip("resource")
     for name, count in (("small", 240_000), ("large", 800_000)):  # 6 and 21 MB, many parts: 2.5 million tokens more

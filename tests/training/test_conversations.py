@@ -227,6 +227,7 @@ def batches_of(directory: Path, settings: dict, ranks: Ranks) -> None:
         (directory / f"losses-{ranks.world_size}.json").write_text(json.dumps(losses), encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_micro_batches_and_processes_do_not_change_the_loss(tmp_path):
     """Their rows have different numbers of tokens that count, so a mean of means would differ."""
     write_chats(tmp_path / "chats.jsonl")

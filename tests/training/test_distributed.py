@@ -74,12 +74,13 @@ def assert_same_run(directory: Path, optimizer: str) -> None:
     assert best["scale"].item() == 0.5
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
 def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, optimizer):
     assert run_in_processes(2, partial(train, directory=tmp_path, optimizer=optimizer)) == [0, 0]
     assert_same_run(tmp_path, optimizer)
 
 
+@pytest.mark.slow
 def test_ddp_in_float16_learns_as_in_float32_and_is_resumed_bit_for_bit(tmp_path):
     """If the gradients of one process overflow, both compute the step again."""
     whole, resumed, exact = (tmp_path / name for name in ("whole", "resumed", "exact"))
@@ -102,6 +103,7 @@ def test_ddp_in_float16_learns_as_in_float32_and_is_resumed_bit_for_bit(tmp_path
     assert column(whole, "train_loss") == column(resumed, "train_loss")
 
 
+@pytest.mark.slow
 def test_a_run_is_resumed_with_other_numbers_of_processes_sharded_or_not(tmp_path):
     train(None, tmp_path, until=5)
     assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, resume=True, until=10)) == [0, 0]
@@ -111,6 +113,7 @@ def test_a_run_is_resumed_with_other_numbers_of_processes_sharded_or_not(tmp_pat
     assert_same_run(tmp_path, "adamw")
 
 
+@pytest.mark.slow
 def test_a_sharded_run_in_bfloat16_is_resumed_bit_for_bit_and_learns_as_in_one_process(tmp_path):
     settings = {"fsdp": True, "dtype": "bfloat16", "dropout": 0.1}
     whole, resumed, one = (tmp_path / name for name in ("whole", "resumed", "one"))
@@ -127,6 +130,7 @@ def test_a_sharded_run_in_bfloat16_is_resumed_bit_for_bit_and_learns_as_in_one_p
     assert column(resumed, "train_loss") == pytest.approx(column(one, "train_loss"), abs=0.01)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("start", ["random", "init_from", "resume"])
 def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights_of_one_process(tmp_path, start):
     settings = {"max_steps": 4, "eval_every": 2, "optimizer": "adamw", "device": "cpu", "dtype": "float32"}
@@ -159,6 +163,7 @@ def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights
     assert load_model(tmp_path / "state").args == single.model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("same_text", [True, False])
 def test_a_directory_that_the_processes_do_not_share_is_refused_before_the_first_step(tmp_path, capfd, same_text):
     """The second process has an older copy of the run there, or the directory of another run."""
@@ -174,6 +179,7 @@ def test_a_directory_that_the_processes_do_not_share_is_refused_before_the_first
     assert len(re.findall(r"ValueError: .* differs between machines", capfd.readouterr().err)) == 2
 
 
+@pytest.mark.slow
 def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_step(tmp_path):
     def signalled(ranks) -> None:
         run = stop_at(trainer(tmp_path, ranks=ranks, **SETTINGS), 3 if ranks.rank == 1 else 1000, 2)
@@ -189,6 +195,7 @@ def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_s
     assert run_in_processes(2, timed) == [0, 0]
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_in_one_process_ends_all(tmp_path, capfd):
     """A loss may be infinite while its gradient is not."""
 
@@ -233,6 +240,7 @@ def test_nccl_is_asked_for_only_where_pytorch_has_it(monkeypatch, cuda, nccl):
     assert groups == [{"backend": "gloo", "timeout": timedelta(hours=12)}], "to wait for the first process"
 
 
+@pytest.mark.slow
 def test_the_first_process_works_for_all_and_its_failure_ends_all():
     def work(ranks) -> None:
         assert ranks.first(lambda: {"rank": ranks.rank}) == {"rank": 0}

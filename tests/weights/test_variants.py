@@ -97,11 +97,10 @@ def test_loading_a_variant_without_its_class_is_an_error(sliding):
             load_model("out", network=network)
 
 
-def test_transformers_and_convert_reject_a_variant_by_name(sliding, capsys):
+def test_transformers_and_convert_reject_a_variant_by_name(sliding, capsys, transformers):
     assert run_in_process(convert.main, "convert.py", "out", "new", "--to", "hf") == 2
     assert "sliding:SlidingTransformer" in capsys.readouterr().err
     assert not Path("new").exists()
-    transformers = pytest.importorskip("transformers")
     with pytest.raises(ValueError, match="sliding:SlidingTransformer"):
         transformers.AutoModelForCausalLM.from_pretrained("out")
 

@@ -174,6 +174,7 @@ def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(s
     assert notes == [1, 0, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
 @pytest.mark.parametrize("kind", ["float32", "int8"])
 def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch, tmp_path, kind):
