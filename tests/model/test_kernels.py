@@ -15,7 +15,7 @@ from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
 
 from model import KVCache, Transformer, kernels
-from model.attention import attention
+from model.attention import RMSNorm, attention
 from model.decoding.network import for_decoding
 from model.decoding.step import token
 from model.generation import padding_mask
@@ -221,3 +221,16 @@ def test_a_copy_of_a_network_is_freed_with_its_last_name(small_model, make):
         assert not any(module() for module in alive)
     finally:
         gc.enable()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("eps", [1e-5, 0.5])
+def test_pytorchs_norm_which_gpus_take_is_the_formula(dtype, eps):
+    """In 16 bits it is at least as close to the exact norm, because it is rounded once."""
+    norm = RMSNorm(96, eps).to(dtype)
+    torch.manual_seed(0)
+    torch.nn.init.normal_(norm.weight, 1, 0.3)
+    x = (3 * torch.randn(4, 7, 96)).to(dtype)
+    exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps) * norm.weight.double()
+    theirs, formula = F.rms_norm(x, (96,), norm.weight, eps), norm(x)
+    assert (theirs - exact).abs().max() <= max(1.01 * (formula - exact).abs().max(), 1e-5)
