@@ -21,22 +21,19 @@ from tqdm import tqdm
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script, user_path
 from model.cli.machine import check_memory
 from model.cli.parser import format_flag
-from model.decoding.batches import Prompt, Sample, Speed, check_prompts, continue_samples, memory_needed
-from model.decoding.chat import Chat, user_message
+from model.decoding.batches import Sample, Speed, check_prompts, continue_samples, memory_needed
 from model.decoding.options import (
     Compile,
     ModelOptions,
-    OpenedModel,
     add_model,
     add_text_flags,
     open_model,
     print_speed,
     read_sampling,
 )
-from model.decoding.prompts import read_texts
+from model.decoding.prompts import read_prompts
 from model.decoding.sampling import Sampling
 from model.ranges import Range
-from model.text.dataset import start_text
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
@@ -65,7 +62,7 @@ def main() -> None:
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
     args = model.args
     sampling = read_sampling(model.path, read_flags(flags, Sampling))
-    prompts, chat = read_prompts(flags, options, model)
+    prompts, chat = read_prompts(flags, model, as_questions=options.chat)
     eos_ids = chat.eos_ids if chat else model.tokenizer.eos_ids
     if options.ignore_eos:
         eos_ids = ()
@@ -90,7 +87,7 @@ def main() -> None:
         speed = Speed()
         streamed = continue_samples(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
         try:
-            cut = print_samples(streamed, len(prompts), options, chat)
+            cut = print_samples(streamed, len(prompts), options, chat.opening if chat else None)
         except KeyboardInterrupt:
             print(flush=True)  # end the line of the unfinished text
             raise
@@ -118,29 +115,10 @@ def parse_flags() -> argparse.Namespace:
     return flags
 
 
-def read_prompts(flags: argparse.Namespace, options: Options, model: OpenedModel) -> tuple[list[Prompt], Chat | None]:
-    """The encoded prompts, and with ``--chat`` the template in which they are questions.
-
-    Without it, ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few documents has
-    rarely seen BOS.
-    """
-    chat = None
-    texts = read_texts(flags.prompt, flags.prompt_file)
-    if options.chat:
-        if not (flags.prompt or flags.prompt_file):
-            raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
-        encoded = [chat.encode([user_message(text)]) for text in texts]
-    else:
-        if flags.system is not None or flags.template_var:
-            raise ValueError("system and template_var are for the template of a chat: add --chat")
-        start = start_text(model.path)
-        encoded = [model.tokenizer.encode(text or start) for text in texts]
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
-
-
-def print_samples(samples: Iterator[Sample], count: int, options: Options, chat: Chat | None) -> int:
+def print_samples(samples: Iterator[Sample], count: int, options: Options, opening: str | None) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
+
+    Before a text comes ``opening``, or its prompt if that is None.
 
     If there is more than one batch, show a progress bar. Returns how many were cut at their maximal length.
     """
@@ -151,7 +129,7 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options, chat:
         for sample in samples:
             if not options.jsonl:
                 if shown is None:
-                    print(chat.opening if chat else sample.prompt.text, end="")
+                    print(sample.prompt.text if opening is None else opening, end="")
                 print(sample.text[shown or 0 :], end="", flush=True)
                 shown = len(sample.text)
             if sample.finish is None:

@@ -1,12 +1,38 @@
-"""The texts of prompts: given by flags, on standard input and in files."""
+"""The prompts of generate.py, given by flags, on standard input and in files, and encoded, with --chat as questions."""
 
+import argparse
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from ..cli.files import decode_utf8
+from ..text.dataset import start_text
 from ..text.readers import File
+from .batches import Prompt
+from .chat import Chat, user_message
+from .options import OpenedModel
+
+
+def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bool) -> tuple[list[Prompt], Chat | None]:
+    """The encoded prompts of --prompt and --prompt_file, and if they are questions the chat whose template they are in.
+
+    Otherwise ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few documents has
+    rarely seen BOS.
+    """
+    chat = None
+    texts = read_texts(flags.prompt, flags.prompt_file)
+    if as_questions:
+        if not (flags.prompt or flags.prompt_file):
+            raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
+        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
+        encoded = [chat.encode([user_message(text)]) for text in texts]
+    else:
+        if flags.system is not None or flags.template_var:
+            raise ValueError("system and template_var are for the template of a chat: add --chat")
+        start = start_text(model.path)
+        encoded = [model.tokenizer.encode(text or start) for text in texts]
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
 
 
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
