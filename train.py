@@ -40,22 +40,22 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     """Train, or only show the plan; returns the exit status. Every process calls it."""
     with ExitStack() as stack:
         # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
-        run, directory, speed = ranks.first(lambda: prepare(flags, ranks, stack))
-        text = open_text(run, directory)
+        run, speed = ranks.first(lambda: prepare(flags, ranks, stack))
+        text = open_text(run)
         if flags.plan:
             if ranks.is_first:
-                decided = {name: value for name, value in run.values().items() if name in run.given}
+                decided = {name: value for name, value in run.values().items() if name in run.decided}
                 command = f"python train.py {format_flags(decided)}"
                 print(announcement(run, text, ranks, speed, command=command))
             return 0
 
         if ranks.is_first:
-            begin(run, directory)  # writes config.toml: from now on, the run can be resumed
-            print_note(announcement(run, text, ranks, speed, directory=str(directory)))
+            begin(run)  # writes config.toml: from now on, the run can be resumed
+            print_note(announcement(run, text, ranks, speed, directory=str(run.directory)))
         torch.manual_seed(run.train.seed)
-        model = initial_model(run, directory, ranks)
+        model = initial_model(run, ranks)
         # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
-        trainer = Trainer(model, text.dataset, run.train, directory, ranks, resume=run.resume)
+        trainer = Trainer(model, text.dataset, run.train, run.directory, ranks, resume=run.resume)
         console = Console(trainer, text)
         with console.running():  # shows the progress bar; Ctrl-C sets trainer.stop_signal, which ends the loop
             for measured in trainer.steps():
@@ -63,17 +63,16 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         return console.finish()  # prints the summary, or how to resume; returns the exit status
 
 
-def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, Path, float | None]:
-    """The run with all of its settings, its directory, and the tokens per second to expect if steps were timed."""
+def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, float | None]:
+    """The run with all of its settings, and the tokens per second to expect if steps were timed."""
     # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     run = resolve(flags.config, flags.settings, bool(flags.resume), ranks)
-    directory = stack.enter_context(run_directory(run))  # makes it if the run is new, and locks it
+    run = stack.enter_context(run_directory(run))  # makes its directory if it is new, and locks it
     # Writes tokens.bin and the tokenizer into the directory, and adds the settings that only the text tells, such as
     # vocab_size. To resume, they are there.
-    run = prepare_text(run, directory)
+    run = prepare_text(run)
     # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
-    run, speed = choose(run, open_text(run, directory).dataset, ranks, with_speed=flags.plan)
-    return run, directory, speed
+    return choose(run, open_text(run).dataset, ranks, with_speed=flags.plan)
 
 
 def parse_flags() -> Namespace:

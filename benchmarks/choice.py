@@ -65,7 +65,9 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
             compared.append((f"{fraction} of the rates", replace(chosen, train=train)))
     else:
         for settings in NEW_MODELS:
-            values = {name: run.values()[name] for name in run.given} | {"vocab_size": run.model.vocab_size} | settings
+            values = (
+                {name: run.values()[name] for name in run.decided} | {"vocab_size": run.model.vocab_size} | settings
+            )
             data, model, train = instances(values, *SETTINGS_CLASSES)
             compared.append(("by hand", replace(run, data=data, model=model, train=train)))
     return [by_steps(Trial(name, settings, text)) for name, settings in compared]
@@ -94,7 +96,7 @@ def by_steps(trial: Trial) -> Trial:
 
 def new_trainer(trial: Trial) -> Trainer:
     torch.manual_seed(trial.run.train.seed)
-    trainer = Trainer(initial_model(trial.run, Path(), Ranks()), trial.text.dataset, trial.run.train)
+    trainer = Trainer(initial_model(trial.run, Ranks()), trial.text.dataset, trial.run.train)
     trainer.parallel.train()
     return trainer
 
@@ -113,9 +115,8 @@ def losses(trial: Trial) -> list[float]:
 def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
-    directory = Path(tempfile.mkdtemp())
-    run = prepare_text(resolve_new(None, settings), directory)
-    return trials(run, open_text(run, directory), fractions)
+    run = prepare_text(replace(resolve_new(None, settings), directory=Path(tempfile.mkdtemp())))
+    return trials(run, open_text(run), fractions)
 
 
 def describe(minutes: float, trial: Trial) -> str:

@@ -194,7 +194,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     """
 
     def unless_given(**settings: Any) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name not in run.given}
+        return {name: value for name, value in settings.items() if name not in run.decided}
 
     train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, len(dataset.train)
     tokens = training_tokens(run, speed)
@@ -240,7 +240,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
         chosen |= {"compile"}
     if not run.has_size:
         chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
-    return replace(run, model=model, train=replace(train, **open_settings), given=run.given | chosen)
+    return replace(run, model=model, train=replace(train, **open_settings), decided=run.decided | chosen)
 
 
 def multiplications(model: ModelArgs) -> int:

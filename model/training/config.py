@@ -187,7 +187,7 @@ class Run:
     data: DataArgs
     model: ModelArgs
     train: TrainArgs
-    given: frozenset[str]  # the names of the settings that are decided: set by hand, later also chosen; resuming: all
+    decided: frozenset[str]  # the names of the settings that are not to be chosen: set by hand, or chosen already
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
     resume: bool = False
@@ -195,7 +195,7 @@ class Run:
     @property
     def has_size(self) -> bool:
         """Whether the size of the model is given."""
-        return self.train.init_from is not None or not self.given.isdisjoint(SIZE)
+        return self.train.init_from is not None or not self.decided.isdisjoint(SIZE)
 
     @property
     def needs_choice(self) -> bool:
@@ -219,7 +219,7 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     """
     run = resolve_resumed(config, flags) if resume else resolve_new(config, flags)
     train = run.train
-    if train.batch_size % ranks.world_size and ("batch_size" in run.given or not run.needs_choice):
+    if train.batch_size % ranks.world_size and ("batch_size" in run.decided or not run.needs_choice):
         raise ValueError(
             f"batch_size is {train.batch_size}, for {quantity(ranks.world_size, 'process', 'processes')}: give a "
             f"multiple of {ranks.world_size}"
@@ -235,13 +235,13 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     if not config and flags.keys().isdisjoint({"minutes", "max_steps"}):
         file = {"minutes": DEFAULT_MINUTES}
     settings = file | flags
-    given = frozenset(settings)
+    decided = frozenset(settings)
     if "init_from" in settings:
         settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     name = config.stem if config else Path(data.data[0]).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
-    return Run(data, model, train, given, train.out_dir or RUNS / (name or "text"))
+    return Run(data, model, train, decided, train.out_dir or RUNS / (name or "text"))
 
 
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
@@ -263,8 +263,8 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     if changed:
         conflicts = [f"{name} {toml_value(before[name])} -> {toml_value(value)}" for name, value in changed.items()]
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
-    given = frozenset(setting_fields(*SETTINGS_CLASSES))  # nothing is left to choose
-    return Run(data, model, train, given, directory, resume=True)
+    decided = frozenset(setting_fields(*SETTINGS_CLASSES))
+    return Run(data, model, train, decided, directory, resume=True)
 
 
 def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:

@@ -39,8 +39,8 @@ Optimizers = list[torch.optim.Optimizer]
 
 
 @contextmanager
-def run_directory(run: Run) -> Iterator[Path]:
-    """Make the directory of a new run, or open that of the run to resume, and lock it. Yields its path.
+def run_directory(run: Run) -> Iterator[Run]:
+    """Make the directory of a new run, or open that of the run to resume, and lock it. Yields the run with its path.
 
     If the run has not begun when it is left, because of a mistake, a signal or --plan, what it wrote is removed. Raises
     ValueError if the directory is taken, or in use by another trainer.
@@ -54,7 +54,7 @@ def run_directory(run: Run) -> Iterator[Path]:
         try:
             if not run.resume:
                 check_free(directory)
-            yield directory
+            yield replace(run, directory=directory)
         finally:
             if not (directory / CONFIG_FILE).exists():
                 for path in set(directory.iterdir()) - before - {directory / LOCK}:
@@ -78,9 +78,10 @@ def make_first_free(base: Path) -> Path:
     raise AssertionError
 
 
-def begin(run: Run, directory: Path) -> None:
+def begin(run: Run) -> None:
     """Write the settings, from which the run can be resumed from now on."""
-    write_text(directory / CONFIG_FILE, toml_text(run.data, run.model, replace(run.train, out_dir=directory)))
+    train = replace(run.train, out_dir=run.directory)
+    write_text(run.directory / CONFIG_FILE, toml_text(run.data, run.model, train))
 
 
 def check_free(directory: Path) -> None:

@@ -33,7 +33,7 @@ class Text(NamedTuple):
     chat: Chat | None = None  # the template, if the text is conversations
 
 
-def prepare_text(run: Run, directory: Path) -> Run:
+def prepare_text(run: Run) -> Run:
     """Write the tokenizer and the tokens of a new run into its directory; to resume, they are there.
 
     Returns the run with what only the text tells: doc_separator, vocab_size if it is trained from scratch, and the
@@ -42,30 +42,30 @@ def prepare_text(run: Run, directory: Path) -> Run:
     """
     if run.resume:
         return run
-    data, model, train, given = write_tokens(run, directory), run.model, run.train, run.given
-    tokenizer = load_tokenizer(directory, model.vocab_size if train.init_from else None)
-    dataset = load_dataset(directory, tokenizer.vocab_size)
+    data, model, train, decided = write_tokens(run), run.model, run.train, run.decided
+    tokenizer = load_tokenizer(run.directory, model.vocab_size if train.init_from else None)
+    dataset = load_dataset(run.directory, tokenizer.vocab_size)
     if not isinstance(dataset, Conversations):
         check_length(dataset, model.max_seq_len)
     else:
-        given |= {"max_seq_len"}
+        decided |= {"max_seq_len"}
         if not train.sample_prompt:
-            question = example_question(data.open(data.data), Chat(directory, tokenizer), model.max_seq_len)
+            question = example_question(data.open(data.data), Chat(run.directory, tokenizer), model.max_seq_len)
             train = replace(train, sample_prompt=question)
     if not train.init_from:
         model = replace(model, vocab_size=tokenizer.vocab_size)
-    return replace(run, data=data, model=model, train=train, given=given)
+    return replace(run, data=data, model=model, train=train, decided=decided)
 
 
-def open_text(run: Run, directory: Path) -> Text:
+def open_text(run: Run) -> Text:
     """Open the tokenizer and the tokens in the directory of a run. Raises ValueError if sample_prompt is too long."""
-    tokenizer = load_tokenizer(directory, run.model.vocab_size)
-    dataset = load_dataset(directory, tokenizer.vocab_size)
-    chat = Chat(directory, tokenizer) if isinstance(dataset, Conversations) else None
+    tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
+    dataset = load_dataset(run.directory, tokenizer.vocab_size)
+    chat = Chat(run.directory, tokenizer) if isinstance(dataset, Conversations) else None
     if chat:
         prompt = chat.encode([user_message(run.train.sample_prompt)])
     else:
-        prompt = tokenizer.encode(run.train.sample_prompt or start_text(directory))
+        prompt = tokenizer.encode(run.train.sample_prompt or start_text(run.directory))
     if len(prompt) >= run.model.max_seq_len:
         raise ValueError(
             f"the prompt of the samples is {quantity(len(prompt), 'token')} long, which leaves no room for a sample in "
@@ -74,9 +74,9 @@ def open_text(run: Run, directory: Path) -> Text:
     return Text(tokenizer, dataset, prompt, unigram_loss(dataset, tokenizer.vocab_size), chat)
 
 
-def write_tokens(run: Run, directory: Path) -> DataArgs:
+def write_tokens(run: Run) -> DataArgs:
     """Write the tokenizer and the tokens of the run's text into its directory; returns its settings."""
-    data = run.data
+    data, directory = run.data, run.directory
     documents = data.open(data.data)
     val_documents = data.open(data.val_data) if data.val_data else None
     are_conversations = documents.has_conversations()
@@ -98,7 +98,7 @@ def write_tokens(run: Run, directory: Path) -> DataArgs:
     tokenizer_file = Path(data.tokenizer)
     if data.tokenizer in TOKENIZER_KINDS:
         texts = conversation_texts(documents) if are_conversations else documents.texts()
-        vocab_size = run.model.vocab_size if "vocab_size" in run.given else None
+        vocab_size = run.model.vocab_size if "vocab_size" in run.decided else None
         tokenizer_file = train_tokenizer(texts, directory, data.tokenizer, vocab_size)
     tokenizer = load_tokenizer(tokenizer_file, run.model.vocab_size if run.train.init_from else None)
     eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text

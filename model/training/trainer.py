@@ -309,10 +309,10 @@ def initial_weights(model: Transformer, args: TrainArgs) -> Iterator[tuple[str, 
     return ((name, stored.read()) for name, stored in open_checkpoint(args.init_from).stored.items())
 
 
-def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
+def initial_model(run: Run, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
 
-    If ``directory`` has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
+    If its directory has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
     trainer sets the weights when it has sharded the model, because no process may have room for all of them. But those
     of a subclass are set here, on the CPU, because it may compute them as it likes.
     """
@@ -321,6 +321,6 @@ def initial_model(run: Run, directory: Path, ranks: Ranks) -> Transformer:
         return make_network(Transformer, run.model)  # on the meta device
     model = run.network(run.model)
     source = run.train.init_from
-    if source and not (run.resume and (directory / STATE).exists()):
+    if source and not (run.resume and (run.directory / STATE).exists()):
         model.load_state_dict(load_model(source, network=run.network).state_dict())
     return model if is_sharded else model.to(local_device(run.train.device, ranks))

@@ -40,7 +40,7 @@ def test_stories15m_has_the_size_of_its_checkpoint_and_the_demo_is_the_same_for_
     assert (model.n_heads, model.max_seq_len, count_parameters(model).total) == (6, 256, 15_191_712)
     demo = resolved(ROOT / "configs/demo.toml")
     assert not demo.needs_choice
-    assert {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"} <= demo.given
+    assert {"dim", "n_layers", "n_heads", "max_seq_len", "batch_size", "max_steps"} <= demo.decided
 
 
 def test_a_shipped_config_is_found_by_name_unless_a_file_has_that_name(tmp_path, monkeypatch):

@@ -261,7 +261,7 @@ def test_a_long_run_on_a_card_is_compiled_and_its_size_is_chosen_by_the_compiled
     for minutes, text, compiles in ((10.0, endless, True), (2.0, endless, False), (10.0, TWENTY_MB, False)):
         run, speed = chosen_on_a_card(text, minutes=minutes)
         assert bool(run.train.compile) == compiles, "a small text ends the run early"
-        assert ("compile" in run.given) == compiles, "so that the command that --plan prints compiles, too"
+        assert ("compile" in run.decided) == compiles, "so that the command that --plan prints compiles, too"
         assert speed == card.speed(run)
 
 

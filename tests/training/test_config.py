@@ -94,7 +94,7 @@ def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, dat
 
 def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
-    assert (chosen.train.minutes, "dim" in chosen.given, chosen.needs_choice) == (2.5, False, True)
+    assert (chosen.train.minutes, "dim" in chosen.decided, chosen.needs_choice) == (2.5, False, True)
     assert resolved(data=("a.txt",), minutes=7.0).train.minutes == 7.0
     by_steps = resolved(data=("a.txt",), max_steps=9)
     assert (by_steps.train.minutes, by_steps.train.max_steps, by_steps.needs_choice) == (None, 9, False)

@@ -181,8 +181,8 @@ def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
                 "sample_every": 0, "dtype": "float32", "val_fraction": 0.17} | settings  # fmt: skip
     data, model, train = instances(settings, *SETTINGS_CLASSES)
     directory.mkdir(exist_ok=True)
-    run = prepare_text(Run(data, model, train, frozenset(settings), directory), directory)
-    text = open_text(run, directory)
+    run = prepare_text(Run(data, model, train, frozenset(settings), directory))
+    text = open_text(run)
     torch.manual_seed(0)
     return run, Trainer(Transformer(run.model), text.dataset, run.train, directory)
 
@@ -302,10 +302,10 @@ def test_training_a_resumed_run_and_evaluate_count_the_tokens_of_a_plain_loop_ov
     directory = tmp_path / "run"
     run, trainer = prepared(directory, tmp_path / "chats.jsonl", max_steps=2, val_fraction=0.5)
     trainer.run()
-    begin(run, directory)
+    begin(run)
     resumed = replace(run, resume=True)
-    assert prepare_text(resumed, directory) == resumed
-    text = open_text(resumed, directory)
+    assert prepare_text(resumed) == resumed
+    text = open_text(resumed)
     assert text.chat
 
     reference = transformers.AutoModelForCausalLM.from_pretrained(directory)

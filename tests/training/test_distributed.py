@@ -150,7 +150,7 @@ def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights
 
     def shard(ranks) -> None:
         run = dataclasses.replace(make_run(tmp_path / "state", **settings, fsdp=True), resume=start == "resume")
-        sharded = initial_model(run, tmp_path / "state", ranks)
+        sharded = initial_model(run, ranks)
         assert all(parameter.is_meta for parameter in sharded.parameters())
         trainer = Trainer(sharded, dataset(), run.train, run.directory, ranks, resume=run.resume)
         found = gather_tensors(sharded.state_dict(), ranks)

@@ -49,17 +49,17 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
     run = make_run(directory, **({"out_dir": directory} if named else {}))
     for error in (ValueError, KeyboardInterrupt, None):
         with suppress(ValueError, KeyboardInterrupt), run_directory(run) as made:
-            (made / "tokens.bin").touch()
+            (made.directory / "tokens.bin").touch()
             if error:
                 raise error
         assert sorted(tmp_path.rglob("*")) == before
     with run_directory(run) as made:
-        begin(run, made)
+        begin(made)
         with pytest.raises(ValueError, match="is in use by another trainer"):
-            run_directory(replace(run, directory=made, resume=True)).__enter__()
-    assert (made == directory) == (named or "mine" not in existing)
-    assert (made / CONFIG_FILE).exists()
-    taken = make_run(made, out_dir=made)
+            run_directory(replace(made, resume=True)).__enter__()
+    assert (made.directory == directory) == (named or "mine" not in existing)
+    assert (made.directory / CONFIG_FILE).exists()
+    taken = make_run(made.directory, out_dir=made.directory)
     with pytest.raises(ValueError, match=r"holds config\.toml: give another --out_dir, or --resume"):
         run_directory(taken).__enter__()
 

@@ -21,8 +21,8 @@ def write(path, text):
 
 def prepared(directory, **settings):
     directory.mkdir(exist_ok=True)
-    run = prepare_text(make_run(directory, **{"tokenizer": "char", "max_seq_len": 9, **settings}), directory)
-    return run, open_text(run, directory)
+    run = prepare_text(make_run(directory, **{"tokenizer": "char", "max_seq_len": 9, **settings}))
+    return run, open_text(run)
 
 
 @pytest.mark.parametrize(("separator", "documents"), [(None, 10), ("", 2), ("One", 10)])
