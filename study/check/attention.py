@@ -128,7 +128,7 @@ def fit(w: Tensor, scores: Tensor) -> float | None:
     """The factor of the scores whose softmax is w, None if there is none."""
     x, y = (each - each.mean(-1, keepdim=True) for each in (scores, w.log()))
     factor = float((x * y).sum() / (x * x).sum())
-    return factor if factor and near(y, factor * x, 2e-3) else None
+    return factor if factor and math.isfinite(factor) and near(y, factor * x, 2e-3) else None
 
 
 def value_mistakes(found: Tensor, q: Tensor, k: Tensor, v: Tensor) -> list[Mistake]:
@@ -169,6 +169,7 @@ def weight_mistakes(w: Tensor, scores: Tensor, q: Tensor, k: Tensor) -> list[Mis
         (w.isnan().all(), "every number is NaN: masked_fill(~mask, -inf)", "全是 NaN：masked_fill(~mask, -inf)"),
         (w.isnan().any(), "", ""),
         (not w.transpose(1, 2).triu(1).any(), "another mask than the argument", "用的不是传入的 mask"),
+        (not is_one(-1) and fit(w.transpose(1, 3), scores), "the weights are transposed", "权重转置了"),
         (not is_one(-1) and axes, f"the softmax runs along the wrong axis: {axes}", f"softmax 的轴不对：{axes}"),
         ((w < -1e-6).any(), "not a softmax of the scores", "不是得分的 softmax"),
         (not is_one(-1) and (fit(w, scores) or near(w, scaled.sigmoid())),

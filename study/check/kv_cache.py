@@ -119,7 +119,9 @@ def mistakes(make: Make, _: str) -> Iterator[Mistake]:
     if not found:
         parts = [[each[n] for each in returned] for n in (0, 1)]
         found = of_parts(("keys", "values"), [slot_mistakes(*each) for each in zip(parts, tokens)])
+    numbers = zip(sum(returned, ()), sum(plain(calls(right, *STARTS)), ()))
     yield from found or first(
+        (not all(near(*each) for each in numbers), "other numbers than xk and xv are stored", "存的数不是 xk 和 xv"),
         (not near(SHARED.of(make)[0], SHARED.of(right)[0]),
          "all caches share their slots: make them in __init__", "各层共用了槽位：应在 __init__ 里建"),
         (not near(OVERWRITTEN.of(make)[0], OVERWRITTEN.of(right)[0]),

@@ -138,9 +138,11 @@ def mistakes(apply: Apply, layout: str) -> Iterator[Mistake]:
         (not near(plain(apply(2 * xq, 2 * xk, table))[0], 2 * q),
          "normalized: a rotation keeps lengths", "归一化了：旋转不改变长度", 1),
     )
-    if not found:
-        parts = [list(part_mistakes(m, apply, table, layout)) for m in matrices(apply, table, *size)]
-        found = of_parts(("q", "k"), parts)
+
+    def of_part(number: int) -> list[Mistake]:
+        return list(part_mistakes(lambda each: matrices(apply, each, *size)[number], table, layout))
+
+    found = found or of_parts(("q", "k"), [of_part(0), of_part(1)])
     yield from found
     is_wrong = [isinstance(probe.of(apply), str) and probe.of(apply) != probe.of(right(layout)) for probe in PROPERTIES]
     is_rounded = is_wrong[1] or (near(q, expected, 0.02) and not near(q, expected, 1e-4))
@@ -152,8 +154,9 @@ def mistakes(apply: Apply, layout: str) -> Iterator[Mistake]:
                       "用半精度旋转：先 x.float()，最后 .type_as(x)", 4))
 
 
-def part_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> Iterator[Mistake]:
-    """Of q or k, from its matrices."""
+def part_mistakes(turn: Callable[[Tensor], Tensor], table: Tensor, layout: str) -> Iterator[Mistake]:
+    """Of q or k, from its matrices for a table."""
+    m = turn(table)
     used = (m.abs().amax((0, 1, 2)) > 1e-4).double()  # the channels of x in each channel of the result
     partners = torch.eye(D)  # and those with which it makes a pair in one of the layouts
     for x, y in torch.cat([pairs_of(each, D) for each in (NEIGHBOURS, HALVES)]):
@@ -163,7 +166,7 @@ def part_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> Iterat
     if near(m, torch.eye(D).double().expand(m.shape)):
         yield UNROTATED
     elif (layout, layout) in fitting:
-        yield from block_mistakes(blocks(m, layout, layout), apply, table, layout)
+        yield from block_mistakes(blocks(m, layout, layout), table, layout, near(m, turn(torch.ones_like(table))))
     elif fitting or (used <= partners).all():
         yield LAYOUT
     elif (used.sum(1) <= 2).all():
@@ -178,8 +181,8 @@ def matrix(z: Tensor) -> Tensor:
     return torch.stack((z.real, -z.imag, z.imag, z.real), -1).unflatten(-1, (2, 2))
 
 
-def block_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> list[Mistake]:
-    """From the matrix of each pair."""
+def block_mistakes(m: Tensor, table: Tensor, layout: str, is_fixed: bool) -> list[Mistake]:
+    """From the matrix of each pair, and whether it is the same for another table."""
     z = torch.complex(m[..., 0, 0], m[..., 1, 0])  # (B, T, heads, D/2): what (1, 0) becomes
     whole = table[None, :, None].expand(z.shape)
     expected, c, s = matrix(whole), whole.real[..., None], whole.imag[..., None]
@@ -187,12 +190,10 @@ def block_mistakes(m: Tensor, apply: Apply, table: Tensor, layout: str) -> list[
     crossed = matrix(table[:, of_other[pairs_of(layout, D)]])[None, :, None]  # (1, T, 1, D/2, channel, 2, 2)
     crossed = torch.stack((crossed[..., 0, 0, :], crossed[..., 1, 1, :]), -2).expand(m.shape)
     up, down, (x, y) = m[..., 0, :], m[..., 1, :], torch.eye(2).double()
-    B, T, heads, _ = z.shape
-    turned, still = (matrices(apply, each, B, T, heads, heads)[0] for each in (table, torch.ones_like(table)))
     is_scaled_turn, is_turn = near(m, matrix(z)), near(m, matrix(z)) and near(z.abs(), torch.ones_like(z.real))
     if near(m, expected):
         return []
-    if is_turn and not near(turned, still):
+    if is_turn and not is_fixed:
         return turn_mistakes(z, table, whole)
     missing = [factor * part[..., 0] for factor in (1 + 0j, 1j, 1 + 1j) for part in (c, s)]
     late = (c * x - s * y, s * up + c * y), (c * x - s * down, s * x + c * y)  # the second one reads the first result

@@ -117,16 +117,16 @@ def step_mistakes(call: Call, step: Tensor) -> list[Mistake]:
         "(D - 2 - 2i)/D": 2 * i.flip(0) / DIM,
     }
     for turned, sign in ((step, []), (step.conj(), [SIGN])):
-        if near(turned, rotation(freqs)):
+        if turns_by(turned, freqs):
             return [*base_mistakes(call), *sign]
         for name, exponent in exponents.items():
-            if near(turned, rotation(THETA**-exponent), 0.003):
+            if turns_by(turned, THETA**-exponent):
                 return [exponent_mistake(name), *sign]
-        if near(turned, rotation(1 / freqs), 0.003):
+        if turns_by(turned, 1 / freqs):
             return [Mistake(
                 "theta is inverted: theta^(-2i/D), with a minus sign", "θ 颠倒了：θ^(-2i/D)，有负号"), *sign]
     factor, later = (float(angle[-1] / freqs[-1]) for angle in (step.angle(), steps(call, 2 * END, THETA)))
-    if not near(step, rotation(factor * freqs)):
+    if not turns_by(step, factor * freqs):
         return base_mistakes(call)
     return first(
         (near(step, torch.ones_like(step), 1e-6),
@@ -139,6 +139,12 @@ def step_mistakes(call: Call, step: Tensor) -> list[Mistake]:
          f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)",
          f"角度多了系数：p θ^(-2i/D) 的 {factor:.4g} 倍"),
     )
+
+
+def turns_by(step: Tensor, angles: Tensor) -> bool:
+    """Whether these are the rotations, also relative to small angles."""
+    is_small = angles.abs() < 3
+    return near(step, rotation(angles)) and torch.allclose(step.angle()[is_small], angles[is_small], rtol=0.01, atol=0)
 
 
 def exponent_mistake(name: str) -> Mistake:
