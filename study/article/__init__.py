@@ -41,8 +41,6 @@ PAGES = {  # the Markdown file in docs/: the page, without its ending
     "rope-models.zh.md": "models.zh",
     "encodings.md": "encodings",
     "encodings.zh.md": "encodings.zh",
-    "endless.md": "endless",
-    "endless.zh.md": "endless.zh",
 }
 FIGURES = {"order": "problem", "clocks": "clocks", "layouts": "layouts", "lookback": "head", "whatif": "guess"}
 MICROSCOPE = "page.html"

@@ -29,7 +29,7 @@ sys.path.insert(0, str(REPO))
 from study.topic import Table  # noqa: E402  found by the line above
 
 IN_CHINESE = " --zh"  # the end of the commands on Chinese pages
-ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "endless", "encodings")]
+ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "encodings")]
 PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
 RECORDED = {
     topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("angles", "whatif", "attention", "extrapolate", "endless")
