@@ -223,7 +223,7 @@ def picture_of(page: Path, topic: str) -> Path:
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """For each topic, the first command with what is shown of its output; the picture of the topic is of that output."""
+    """For each topic, the first command with what is shown of its output, which the picture of the topic shows."""
     seen = set()
     for command, shown in commands(page):
         topic = shlex.split(command)[3] if "-m study" in command else ""
