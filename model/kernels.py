@@ -3,7 +3,7 @@
 The network computes its definition. ``accelerate`` replaces its matrices, its attention and its norms by others with
 the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the
 number of rows and the features of the processor (``CPU``). The rules never measure time, because the same command must
-give the same text every time. docs/numbers.md has the measurements behind them, and benchmarks/kernels.py repeats them.
+give the same text every time. benchmarks/README.md has the measurements behind them, kernels.py beside it repeats them.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.

@@ -2,6 +2,7 @@
 
 import base64
 import json
+import mimetypes
 import re
 import subprocess
 from collections.abc import Iterator
@@ -62,6 +63,6 @@ def python_cells(session: str) -> Iterator[str]:
 def markdown_cell(v4: Any, text: str) -> Any:
     """A cell of prose, with its pictures attached."""
     pictures = {Path(name).name: base64.b64encode((DOCS / name).read_bytes()) for name in PICTURE.findall(text)}
-    attachments = {name: {"image/png": content.decode()} for name, content in pictures.items()}
+    attachments = {name: {mimetypes.guess_type(name)[0]: content.decode()} for name, content in pictures.items()}
     attached = PICTURE.sub(lambda found: f"attachment:{Path(found[0]).name}", text)
     return v4.new_markdown_cell(attached, attachments=attachments)

@@ -19,7 +19,7 @@ SAMPLE_CHARACTERS = 10_000_000  # more characters take longer and hardly change 
 # text, are encoded as bytes.
 MANY_CHARACTERS, COVERAGE = 1000, 0.9995
 # The default vocabulary has about one piece per 300 characters, so that each piece occurs often enough, up to 4,096
-# pieces. With more, a short run spends its time on the embeddings: docs/scaling.md has the losses.
+# pieces. With more, a short run spends its time on the embeddings: benchmarks/README.md has the losses.
 CHARACTERS_PER_PIECE, MAX_DEFAULT_VOCAB = 300, 4096
 CHUNK_CHARACTERS = 4000  # length of the parts that SentencePiece gets as sentences; far below max_sentence_length
 SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outside the vocabulary

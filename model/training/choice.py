@@ -42,7 +42,7 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (1024, 10, 16, 8),
 )
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
-# with the square root of the parameters (docs/scaling.md). The more pieces, the more tokens until each has been learnt.
+# with the square root of the parameters (benchmarks/README.md). The more pieces, the more tokens until each is learnt.
 TOKENS_PER_ROOT, PIECES = 3000, 8192
 # Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
 # their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.

@@ -49,8 +49,8 @@ def training_memory(
 
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
     measured for ``hidden_dim`` of 8/3 ``dim``, that of the logits with vocabularies of 4,096 to 151,936 tokens, and
-    what FSDP gathers in two processes on a CPU (docs/scaling.md). The peak includes temporary tensors of the backward
-    pass, Muon's copies of all matrices of one shape, and the libraries that are imported later.
+    what FSDP gathers in two processes on a CPU (benchmarks/README.md). The peak includes temporary tensors of the
+    backward pass, Muon's copies of all matrices of one shape, and the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
     state = 16 * parameters

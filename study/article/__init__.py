@@ -45,8 +45,6 @@ PAGES = {  # the Markdown file in docs/: the page, without its ending
     "rope-models.zh.md": "models.zh",
     "encodings.md": "encodings",
     "encodings.zh.md": "encodings.zh",
-    "endless.md": "endless",
-    "endless.zh.md": "endless.zh",
 }
 FIGURES = {"clocks": "clocks", "layouts": "layouts", "lookback": "head", "whatif": "guess"}
 FIRST = ("rope.svg", "problem")  # the picture at the top of the walk, and the figure in its place

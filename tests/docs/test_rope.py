@@ -29,7 +29,7 @@ sys.path.insert(0, str(REPO))
 from study.topic import Table  # noqa: E402  found by the line above
 
 IN_CHINESE = " --zh"  # the end of the commands on Chinese pages
-ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "endless", "encodings")]
+ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "encodings")]
 PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
 RECORDED = {
     topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("angles", "whatif", "attention", "extrapolate", "endless")
@@ -222,7 +222,7 @@ def picture_of(page: Path, topic: str) -> Path:
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """For each topic, the first command with what is shown of its output; the picture of the topic is of that output."""
+    """For each topic, the first command with what is shown of its output, which the picture of the topic shows."""
     seen = set()
     for command, shown in commands(page):
         topic = shlex.split(command)[3] if "-m study" in command else ""

@@ -74,7 +74,7 @@ def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
 def test_the_peak_memory_is_within_15_percent_of_the_measured_one(
     dim, n_layers, rows, vocab_size, optimizer, dtype, megabytes
 ):
-    """Of complete runs of train.py (docs/scaling.md)."""
+    """Of complete runs of train.py (benchmarks/README.md)."""
     args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
     peak = training_memory(args, TrainArgs(batch_size=rows, optimizer=optimizer), dtype).peak
     assert peak / 1e6 == pytest.approx(megabytes, rel=0.15)
@@ -93,7 +93,7 @@ def test_the_peak_memory_is_within_15_percent_of_the_measured_one(
 def test_the_peak_memory_of_a_sharded_model_is_within_20_percent_of_the_measured_one(
     dim, n_layers, vocab_size, dtype, megabytes
 ):
-    """Of each of two processes (docs/scaling.md). The vocabulary matrices are gathered, whatever the number of them."""
+    """Of each of two processes (benchmarks/README.md). The vocabulary matrices are gathered, however many there are."""
     args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
     train = TrainArgs(batch_size=4 if vocab_size == 150_000 else 2, fsdp=True)
     assert training_memory(args, train, dtype, 2).peak / 1e6 == pytest.approx(megabytes, rel=0.2)
