@@ -9,7 +9,7 @@ from torch import Tensor
 
 from model.transformer import Transformer
 
-from .topic import BLUE, ORANGE, ModelPath, Report, Table, open_scheme, open_windows
+from .topic import BLUE, RED, ModelPath, Report, Table, open_scheme, open_windows
 
 LENGTH = 64  # tokens of a window, if the model's context is as long
 # Limits of the picture.
@@ -98,9 +98,9 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None
     """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
     L = min(rotated.shape[0], MAX_LAYERS)
     H = min(rotated.shape[2], MAX_HEADS)
-    width = max(5.5, 1.3 * H)
-    figure.set_size_inches(width + 4.5, max(6.4, 2.6 * L))
-    left, right = figure.subfigures(1, 2, width_ratios=(width, 4.5))
+    width, height = max(4.5, 1.4 * H + 0.9), 2.8 * L + 1.2  # so that the maps, which are square, fill their places
+    figure.set_size_inches(width + 4.2, max(6.2, height))
+    left, right = figure.subfigures(1, 2, width_ratios=(width, 4.2))
     grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
     for row, axes_of_heads in enumerate(grid):
         layer, is_plain = divmod(row, 2)
@@ -112,7 +112,7 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None
     left.supxlabel("position of the key", fontsize=9)
     left.supylabel("position of the query", fontsize=9)
     left.suptitle("attention weights of the first window", fontsize=10)
-    left.colorbar(picture, ax=grid, label="attention weight", shrink=0.6, aspect=40)
+    left.colorbar(picture, ax=grid, label="attention weight", location="bottom", shrink=0.6, aspect=40)
     upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])
@@ -121,9 +121,9 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None
     upper.set_yticks(range(len(labels)), labels, fontsize=8)
     upper.set(xlabel=f"key, positions 0 to {len(labels) - 1}", ylabel="query")
     upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
-    lower.plot(profile(rotated), color=BLUE, label="rotation")
-    lower.plot(profile(plain), color=ORANGE, linestyle="--", label="rotation off")
-    lower.plot(uniform(rotated.shape[-1]), color="0.4", linestyle=":", label="equal weights")
+    lower.plot(uniform(rotated.shape[-1]), color="0.75", linewidth=5, label="equal weights")
+    lower.plot(profile(plain), color=RED, linestyle="--", linewidth=2, label="rotation off")
+    lower.plot(profile(rotated), color=BLUE, linewidth=2, label="rotation")
     lower.set(xlabel="distance from query to key, in tokens", ylabel="mean attention weight", yscale="log")
     lower.set_title("all layers, heads and windows", fontsize=10)
     lower.legend()

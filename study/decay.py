@@ -53,7 +53,7 @@ def decay() -> Report:
     for d in (0, *(2**i for i in range(13))):  # 0, 1, 2, 4 .. LENGTH
         cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
         curves.rows.append((d, *cells))
-    return Report([curves, random_pairs()], lambda figure: draw(figure, names, products, bounds))
+    return Report([curves, random_pairs()], lambda figure: draw(figure, names, products, bounds[1], falling))
 
 
 def random_pairs() -> Table:
@@ -89,24 +89,34 @@ def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
     return ranges
 
 
-def draw(figure: Any, names: list[str], products: list[Tensor], bounds: list[Tensor]) -> None:
+def draw(figure: Any, names: list[str], products: list[Tensor], ones: Tensor, falling: Tensor) -> None:
+    """The products of ones for each base, and the bound of two kinds of vectors: one of them says something."""
     figure.set_size_inches(9, 4.5)
     left, right = figure.subplots(1, 2)
-    for axes, curves in ((left, products), (right, bounds)):
-        for name, color, dash, curve in zip(names, COLORS, ("-", "--", "-."), curves):
-            middles, means, lowest, highest = zip(*quarter_octaves(curve))
-            axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=f"base {name}")
-            axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)
+    for name, color, dash, product in zip(names, COLORS, ("-", "--", "-."), products):
+        draw_ranges(left, product, color, dash, f"base {name}")
+    draw_ranges(right, ones, COLORS[1], "--", "for q = k = ones")
+    draw_ranges(right, falling, COLORS[3], "-", "for products that fall evenly")
+    for axes in (left, right):
         axes.set_xscale("symlog", linthresh=1)
         ticks = (0, 1, 10, 100, 1000)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlim(0, LENGTH)
         axes.set_xlabel("distance m - n, in tokens")
         axes.grid(alpha=0.3)
+        axes.legend(fontsize=9)
     left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")
     left.axhline(0, color="black", linewidth=0.8)
-    right.set(title="RoFormer's bound on it", ylabel="relative to q . k at distance 0", yscale="log", ylim=(0.7, None))
-    right.axhline(1, color="black", linewidth=0.8)
-    right.text(1.2, 1.05, "the trivial bound", va="bottom", fontsize=9)
-    right.legend()
+    right.set(title=f"RoFormer's bound, base {names[1]}", ylabel="relative to q . k at distance 0", yscale="log")
+    ticks = (0.1, 1, 10)
+    right.set_yticks(ticks, [str(tick) for tick in ticks])
+    right.set_ylim(0.05, 200)
+    right.axhspan(1, 200, color="0.92", zorder=0)
+    right.text(0.1, 1.1, "no score exceeds 1: up here the bound says nothing", va="bottom", fontsize=8.5)
     figure.suptitle("lines: mean of nearby distances; bands: from the smallest to the largest of them", fontsize=11)
+
+
+def draw_ranges(axes: Any, curve: Tensor, color: str, dash: str, label: str) -> None:
+    middles, means, lowest, highest = zip(*quarter_octaves(curve))
+    axes.plot(middles, means, color=color, linewidth=2, linestyle=dash, label=label)
+    axes.fill_between(middles, lowest, highest, color=color, alpha=0.2, linewidth=0)

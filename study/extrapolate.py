@@ -19,6 +19,7 @@ from .positions import scaled, scheme_of, with_more_positions
 from .topic import COLORS, ModelPath, Report, Table, losses_of, open_scheme, open_windows
 
 FACTOR = 8  # the length of the tested texts, as a multiple of the trained length
+DASHES = ("-", "-", "-", (0, (5, 3)), (0, (5, 3)), (0, (1, 2)))  # of the curves, in their order
 METHODS = {"linear": "position interpolation", "ntk": "NTK-aware", "yarn": "YaRN"}
 
 
@@ -135,20 +136,19 @@ def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[s
 
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
-    """A curve for each method, the first one widest, so that curves that coincide show as one inside another."""
-    figure.set_size_inches(9, 5)
+    """A curve for each method; later ones are dashed, so that curves that coincide are all seen."""
+    figure.set_size_inches(9, 4.6)
     axes = figure.subplots()
     width = max(1, length // 2)
     step = max(1, length // 4)
-    for number, (name, loss) in enumerate(losses.items()):
+    for (name, loss), color, dash in zip(losses.items(), COLORS, DASHES):
         smooth = loss.mean(0).unfold(0, width, step).mean(-1)
         middles = torch.arange(len(smooth)) * step + (width - 1) / 2
-        linewidth = 1.2 + 1.3 * (len(losses) - 1 - number)
-        axes.plot(middles, smooth, color=COLORS[number % len(COLORS)], linewidth=linewidth, label=name)
+        axes.plot(middles, smooth, color=color, linestyle=dash, linewidth=2, label=name)
     longest = next(iter(losses.values())).shape[1]
-    axes.axvline(length, color="black", linewidth=0.8, linestyle=":")
-    axes.annotate(" end of the trained length", (length, 1), xycoords=("data", "axes fraction"), va="top", fontsize=9)
+    axes.axvspan(0, length, color="0.92", zorder=0)
+    axes.text(length / 2, 0.98, "trained\nlength", transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9)
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
     axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
     axes.grid(alpha=0.3)
-    axes.legend(fontsize=9)
+    figure.legend(loc="outside right upper", fontsize=9)

@@ -14,6 +14,7 @@ from .topic import COLORS, Report, Table
 
 VECTORS = ("1,0,1,0", "0,1,0,1", "1,1,1,1", "1,-1,1,-1", "0.5,0.5,0.5,0.5")
 THETA = 10000.0
+ENLARGED = 20  # the picture of pair 1, whose arrows would lie on one another
 DISTANCE = 7  # of the query from the key, in positions
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
@@ -59,24 +60,25 @@ def rotate(
 
 
 def draw_rotate(figure: Any) -> None:
-    """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles."""
+    """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles. Pair 1 moves so little that it is enlarged."""
     figure.set_size_inches(9, 4.8)
     x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
     table = precompute_freqs_cis(4, 5)  # (5, 2)
     rotated = torch.view_as_complex(rotate_to(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
-    for i, axes in enumerate(figure.subplots(1, 2)):
-        plane(axes, 1.35)
-        rate = THETA ** (-2 * i / 4)
-        for m in range(5):
-            tip = complex(rotated[m, i])
-            arrow(axes, tip, COLORS[m], label=f"position {m}: {m * rate:g} rad")
-            if m:
-                arc(axes, 0, m * rate, 0.17 * m + 0.08, COLORS[m])
-            if rate > 0.1:
-                axes.text(1.15 * tip.real, 1.15 * tip.imag, str(m), color=COLORS[m], ha="center", va="center")
-        axes.set(xlabel=f"channel {2 * i}", ylabel=f"channel {2 * i + 1}")
-        axes.set_title(f"pair {i}: {rate:g} rad per position")
-        axes.legend(loc="lower right", fontsize=8)
+    left, right = figure.subplots(1, 2)
+    plane(left, 1.35)
+    plane(right, 1.35)
+    for m, (fast, slow) in enumerate(rotated.tolist()):
+        arrow(left, fast, COLORS[m])
+        arrow(right, slow, COLORS[m])
+        left.text(1.15 * fast.real, 1.15 * fast.imag, str(m), color=COLORS[m], ha="center", va="center")
+        right.text(slow.real + 0.006, slow.imag, str(m), color=COLORS[m], va="center")
+        if m:
+            arc(left, 0, m, 0.17 * m + 0.08, COLORS[m])
+    reach = 1.35 / ENLARGED
+    right.set(xlim=(1.03 - 2 * reach, 1.03), ylim=(0.02 - reach, 0.02 + reach))
+    left.set(xlabel="channel 0", ylabel="channel 1", title="pair 0: 1 rad per position")
+    right.set(xlabel="channel 2", ylabel="channel 3", title=f"pair 1: 0.01 rad, enlarged {ENLARGED} times")
     figure.suptitle("the vector (1, 0, 1, 0) at positions 0 to 4", fontsize=11)
 
 

@@ -56,9 +56,14 @@ def in_halves(network: Transformer) -> Transformer:
 
 
 def draw(figure: Any, losses: dict[str, float]) -> None:
-    figure.set_size_inches(8, 3)
+    """A bar for the change of the loss that each rotation makes; a bar of the loss would hide it."""
+    figure.set_size_inches(8, 2.8)
     axes = figure.subplots()
-    bars = axes.barh(list(losses), list(losses.values()), color=BLUE)
-    axes.bar_label(bars, fmt="%.2f", padding=3)
+    trained, *changed = losses
+    changes = [losses[name] - losses[trained] for name in changed]
+    bars = axes.barh(changed, changes, color=BLUE)
+    axes.bar_label(bars, fmt="%+.3f", padding=4)
+    axes.axvline(0, color="black", linewidth=1)
     axes.invert_yaxis()
-    axes.set(xlabel="loss, nats per token", xlim=(0, 1.15 * max(losses.values())))
+    axes.set(xlabel="change of the loss, nats per token", title=f"loss as trained: {losses[trained]:.3f}")
+    axes.margins(x=0.15)

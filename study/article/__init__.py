@@ -203,8 +203,9 @@ def render(text: str, language: str) -> str:
         elif token.type in ("fence", "code_block"):
             token.type, token.content = "html_block", code_block(token.content, is_formula=token.type == "code_block")
         children = token.children or []
-        for before, child, after in zip(children, children[1:], children[2:]):
-            if child.type == "softbreak" and is_wide(before.content[-1:]) and is_wide(after.content[:1]):
+        for j, child in enumerate(children):
+            before, after = ("".join(each.content for each in part) for part in (children[:j], children[j + 1 :]))
+            if child.type == "softbreak" and is_wide(before[-1:]) and is_wide(after[:1]):
                 child.type = "text"  # an empty one; a line break would be shown as a space
         for child in children:
             if child.type == "text":

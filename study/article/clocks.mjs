@@ -1,4 +1,5 @@
-// Figure 2: the pairs of a head as clocks, one hand or all, at a position that the reader chooses.
+// Figure 2: the pairs of a head as clocks, one hand or all, at a position that the reader chooses. How many other
+// positions look the same is told after a guess.
 
 import { axes, colors, curve, dotAt, element } from "../page/draw.mjs";
 import { ropeFreqs } from "../page/model.mjs";
@@ -9,9 +10,11 @@ const CLOCKS = 8; // pairs of a head of 16, as in the text
 const FARTHEST = 1000; // the largest position
 const CLOSE = CIRCLE / 18; // 20 degrees: hands nearer than this look the same
 const SPAN = 200; // positions in the chart
+const GUESSES = ["noneAlike", "tenAlike", "hundredAlike"];
 
 export function clocks(root) {
   let hands = 1;
+  let guessed = null; // one of GUESSES
   const row = element("div", { className: "clocks", role: "img" });
   const place = slider(t("position"), { min: 0, max: FARTHEST, value: 0 }, () => draw());
   const power = slider(t("base"), { min: 1, max: 6, step: 0.25, value: 4 }, () => draw(), (value) =>
@@ -19,14 +22,23 @@ export function clocks(root) {
   );
   const which = choice(t("hands"), [[1, t("oneHand")], [CLOCKS, t("allHands")]], (count) => {
     hands = count;
+    guessed = null;
+    draw();
+  });
+  const guesses = choice(t("yourCount"), GUESSES.map((guess) => [guess, t(guess)]), (guess) => {
+    guessed = guess;
     draw();
   });
   const answer = answerBox();
   const alike = chart(t("alikeAxis"));
-  root.append(row, which, controls(place, power), answer, alike, legend("clocksNote"));
+  root.append(row, which, controls(place, power), guesses, answer, alike, legend("clocksNote"));
 
   function draw() {
     const position = place.get();
+    alike.hidden = !guessed;
+    for (const [i, button] of [...guesses.children].entries()) {
+      button.setAttribute("aria-pressed", GUESSES[i] === guessed);
+    }
     const freqs = ropeFreqs(2 * CLOCKS, 10 ** power.get());
     const shown = freqs.slice(0, hands);
     const faces = freqs.map((freq, i) =>
@@ -37,14 +49,21 @@ export function clocks(root) {
     const isAlike = (p) => shown.every((freq) => Math.cos((p - position) * freq) > Math.cos(CLOSE));
     const same = Array.from({ length: FARTHEST + 1 }, (_, p) => p).filter((p) => p !== position && isAlike(p));
     const first = same.slice(0, 6).join(", ") + (same.length > 6 ? ", …" : "");
-    answer.textContent = t(same.length ? "alike" : "alone", { position, count: same.length, first, last: FARTHEST });
+    if (!guessed) {
+      answer.textContent = t("countFirst", { position, last: FARTHEST });
+      return;
+    }
+    const right = same.length === 0 ? "noneAlike" : same.length < 40 ? "tenAlike" : "hundredAlike";
+    const verdict = t(guessed === right ? "right" : "wrong");
+    const values = { verdict, position, count: same.length, first, last: FARTHEST };
+    answer.textContent = t(same.length ? "alike" : "alone", values);
     const from = Math.min(Math.max(position - SPAN / 2, 0), FARTHEST - SPAN);
-    const values = Array.from({ length: SPAN + 1 }, (_, i) =>
+    const likeness = Array.from({ length: SPAN + 1 }, (_, i) =>
       shown.reduce((sum, freq) => sum + Math.cos((from + i - position) * freq), 0) / hands,
     );
     const [xName, yName] = [t("position"), t("alikeAxis")];
     const [context, x, y] = axes(alike, { xs: [from, from + SPAN], ys: [-1, 1], xName, yName });
-    curve(context, (i) => x(from + i), y, values, colors.query);
+    curve(context, (i) => x(from + i), y, likeness, colors.query);
     dotAt(context, x(position), y(1), 5, colors.key);
   }
   return draw;

@@ -91,10 +91,11 @@ export function guess(root) {
 
   function draw() {
     const points = curves.map(grouped);
+    plot.hidden = !points.length; // before the guess there is nothing to show
+    if (plot.hidden) return;
     const ys = [0, 1.05 * Math.max(1, ...points.flat())];
     const [context, x, y] = axes(plot, { xs: [0, maxSeqLen], ys, xName: t("position"), yName: t("lossAxis") });
     const middle = (i) => x((i + 0.5) * GROUP);
-    if (!points.length) return;
     curve(context, middle, y, points[0], colors.query);
     curve(context, middle, y, points[1], colors.key, [6, 4]);
   }

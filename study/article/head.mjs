@@ -7,6 +7,8 @@ import { answerBox, chart, choice, controls, facts, legend, slider, t } from "./
 
 const HEAD_DIM = 128; // as in the text
 const LAST_KEY = 63; // the largest distance: 64 keys share the weight
+const LENGTHS = [1, 2, 4, 6, 8, 10, Math.sqrt(HEAD_DIM), 13, 15, 20, 25, 30, 40]; // 11.31: as if every channel were 1
+const FLAT = 1; // a head is flat if its scores differ by less: the largest weight is then less than e times the smallest
 const FLOOR = -12; // scores further than this below the largest are drawn there
 const distances = Array.from({ length: LAST_KEY + 1 }, (_, distance) => distance);
 
@@ -50,7 +52,8 @@ function traceOf(layer) {
 
 export function head(root) {
   const back = slider(t("back"), { min: 0, max: 40, value: 5 }, () => draw());
-  const length = slider(t("length"), { min: 1, max: 40, step: 0.5, value: 11.5 }, () => draw());
+  const lengths = { min: 0, max: LENGTHS.length - 1, value: LENGTHS.indexOf(Math.sqrt(HEAD_DIM)) };
+  const length = slider(t("length"), lengths, () => draw(), (i) => number(LENGTHS[i], 2));
   const pairs = slider(t("pairs"), { min: 1, max: HEAD_DIM / 2, value: HEAD_DIM / 2 }, () => draw());
   const answer = answerBox();
   const [scoreChart, weightChart] = [chart(t("scoreAxis")), chart(t("weightAxis"))];
@@ -63,13 +66,16 @@ export function head(root) {
     overlay = chosen && trained(traceOf(chosen[0]), chosen[1]);
     draw();
   });
-  root.append(controls(back, length, pairs), answer, charts, element("p", {}, t("trained")), pick, legend("headNote"));
+  const flatness = answerBox();
+  root.append(controls(back, length, pairs), answer, charts, element("p", {}, t("trained")), pick, flatness, legend("headNote"));
 
   function draw() {
-    const scores = designed(back.get(), length.get(), pairs.get());
+    const scores = designed(back.get(), LENGTHS[length.get()], pairs.get());
     const weights = softmax([...scores]);
     const at = back.get();
     answer.textContent = t("headResult", { back: at, score: number(scores[at], 2), weight: percent(weights[at]) });
+    const isFlat = overlay && Math.max(...overlay.scores) - Math.min(...overlay.scores) < FLAT;
+    flatness.textContent = isFlat ? t("flat") : "";
     const shown = [{ scores, weights }, ...(overlay ? [overlay] : [])];
     const below = ({ scores }) => scores.map((score) => Math.max(FLOOR, score - Math.max(...scores)));
     plot(scoreChart, [FLOOR, 0], t("scoreAxis"), shown.map(below));

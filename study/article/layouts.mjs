@@ -68,7 +68,7 @@ export function layouts(root) {
     const n = place.get();
     code.textContent = layout.code;
     picture.replaceChildren(drawChannels(layout));
-    answer.textContent = t("layoutScore", {
+    answer.textContent = t(n === 0 ? "layoutStart" : "layoutScore", {
       m: n + APART,
       n,
       here: number(scoreAt(n, layout), 4),

@@ -1,12 +1,13 @@
 // Figure 1: a query and a key move along a text, and three ideas of a position encoding give their score.
 
 import { colors, element, number } from "../page/draw.mjs";
-import { drawArrow, drawPlane, rotatePair } from "../page/rotation.mjs";
+import { CIRCLE, degrees, drawArc, drawArrow, drawPlane, rotatePair, writeAt } from "../page/rotation.mjs";
 import { controls, legend, slider, t } from "./widgets.mjs";
 
 const THETA = 0.3; // radians per position, as in the example of the text
 const EXAMPLE_Q = [0.3, -0.8];
 const EXAMPLE_K = [0.2, 0.9];
+const NAMES_APART = CIRCLE / 12; // the names of two arrows overlap if they are closer
 
 const product = ([a, b], [c, d]) => a * c + b * d;
 const sum = ([a, b], [c, d]) => [a + c, b + d];
@@ -23,8 +24,9 @@ export function problem(root) {
   const words = t("sentence").split("|").map((word) => element("span", {}, word));
   const last = words.length - 1;
   const plane = element("canvas", { className: "square", role: "img" });
-  const scores = Object.keys(IDEAS).map(() => element("output"));
-  const rows = Object.keys(IDEAS).map((idea, i) => element("p", {}, t(idea), scores[i]));
+  const rows = Object.keys(IDEAS).map((idea) => element("tr", {}, element("th", {}, t(idea)), element("td"), element("td")));
+  const titles = element("tr", {}, ...["score", "atStart", "here"].map((name) => element("th", {}, t(name))));
+  const table = element("table", { className: "ideas" }, titles, ...rows);
   const both = slider(t("moveBoth"), { min: 0, max: last, value: 0 }, () => moveBoth());
   const query = slider(t("moveQuery"), { min: 0, max: last, value: 5 }, () => {
     move(Math.max(query.get(), key.get()), key.get()); // a query sees itself and earlier keys
@@ -33,14 +35,17 @@ export function problem(root) {
     move(query.get(), Math.min(query.get(), key.get()));
   });
   const text = element("p", { className: "words", "aria-hidden": "true" }, ...words);
-  for (const type of ["pointerdown", "pointermove"]) {
-    text.addEventListener(type, (event) => event.buttons && follow(words.indexOf(document.elementFromPoint(event.x, event.y))));
-  }
+  let held = null; // the handle that is dragged
+  const wordAt = ({ x, y }) => words.indexOf(document.elementFromPoint(x, y));
+  text.addEventListener("pointerdown", (event) => {
+    held = null;
+    follow(wordAt(event));
+  });
+  text.addEventListener("pointermove", (event) => event.buttons && follow(wordAt(event)));
   root.append(
     text,
     controls(both, query, key),
-    element("div", { className: "columns" }, plane, element("div", { className: "ideas" }, ...rows)),
-    legend("problemNote"),
+    element("div", { className: "columns" }, plane, element("div", {}, table, legend("problemNote"))),
   );
 
   function move(q, k) {
@@ -50,11 +55,12 @@ export function problem(root) {
     draw();
   }
 
-  // Of the two marked words, the nearer one moves to the word under the pointer.
+  // The nearer one of the two marked words follows the pointer, until the pointer is released.
   function follow(p) {
     const [q, k] = [query.get(), key.get()];
-    if (p < 0) return;
-    if (Math.abs(p - q) < Math.abs(p - k) || p > q) move(Math.max(p, k), k);
+    if (p < 0 || (p === q && p === k)) return;
+    held ??= Math.abs(p - q) < Math.abs(p - k) || p > q ? query : key;
+    if (held === query) move(Math.max(p, k), k);
     else move(q, Math.min(p, q));
   }
 
@@ -71,11 +77,27 @@ export function problem(root) {
       word.classList.toggle("key", p === k);
       word.dataset.mark = (p === q ? "q" : "") + (p === k ? "k" : "");
     });
-    const space = drawPlane(plane, [[1, 0]]);
-    drawArrow(space, rotatePair(EXAMPLE_K, k * THETA), { color: colors.key, width: 3, dash: [8, 4], name: "k" });
-    drawArrow(space, rotatePair(EXAMPLE_Q, q * THETA), { color: colors.query, width: 4, name: "q" });
-    plane.setAttribute("aria-label", t("planeText", { q, k, distance: q - k }));
-    Object.values(IDEAS).forEach((score, i) => (scores[i].textContent = number(score(q, k), 4)));
+    const [tipQ, tipK] = [rotatePair(EXAMPLE_Q, q * THETA), rotatePair(EXAMPLE_K, k * THETA)];
+    const [start, end] = [Math.atan2(tipK[1], tipK[0]), Math.atan2(tipQ[1], tipQ[0])];
+    const turn = Math.atan2(Math.sin(end - start), Math.cos(end - start)); // the short way from k to q
+    const space = drawPlane(plane, [[1, 0]], false);
+    drawArc(space, start, turn, 34, colors.arc);
+    drawArrow(space, tipK, { color: colors.key, width: 3, dash: [8, 4] });
+    drawArrow(space, tipQ, { color: colors.query, width: 4 });
+    const aside = (Math.sign(turn) * Math.max(0, NAMES_APART - Math.abs(turn))) / 2;
+    writeAt(space, Math.hypot(...tipK), start - aside, "k", colors.key);
+    writeAt(space, Math.hypot(...tipQ), end + aside, "q", colors.query);
+    const angle = degrees(Math.abs(turn));
+    const middle = start + turn / 2 + (Math.abs(turn) < CIRCLE / 8 ? CIRCLE / 2 : 0); // behind, if there is no room
+    writeAt(space, 0.35, middle, `${angle}°`, colors.arc);
+    plane.setAttribute("aria-label", t("planeText", { q, k, angle, distance: q - k }));
+    Object.values(IDEAS).forEach((score, i) => {
+      const [, before, now] = rows[i].children;
+      before.textContent = number(score(q - k, 0), 4);
+      now.textContent = number(score(q, k), 4);
+      if (k === 0) now.className = "";
+      else now.className = now.textContent === before.textContent ? "same" : "other";
+    });
   }
   return draw;
 }

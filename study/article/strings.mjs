@@ -17,27 +17,41 @@ export const STRINGS = {
   ideaNumber: ["1. add the position", "1. 加上位置"],
   ideaSinusoids: ["2. add sines and cosines", "2. 加上正弦、余弦"],
   ideaRotation: ["3. rotate", "3. 旋转"],
-  planeText: ["q at {q} and k at {k}, rotated; distance {distance}", "q 在 {q}，k 在 {k}，旋转之后；距离 {distance}"],
+  score: ["score", "得分"],
+  atStart: ["at the start", "在开头"],
+  here: ["here", "在这里"],
+  planeText: [
+    "q at {q} and k at {k}, rotated: {angle}° between them; distance {distance}",
+    "q 在 {q}，k 在 {k}，旋转之后夹角 {angle}°；距离 {distance}",
+  ],
   problemNote: [
-    "You can also drag the marked words. The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
-    "也可以直接拖动标出的词。箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
+    "“At the start”: the scores of the same q and k with the key at 0. You can also drag the marked words. The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
+    "“在开头”：同样的 q 和 k，key 在位置 0 时的得分。也可以直接拖动标出的词。箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
   ],
 
   clocksQuestion: [
-    "Try it: move the position. With one hand, how many other positions look the same? And with all eight?",
-    "试一试：移动位置。只有一根指针时，有多少个位置看上去一样？八根呢？",
+    "Guess: with one hand, how many other positions look the same? And with all eight?",
+    "先猜：只有一根指针时，有多少个别的位置看上去一样？八根呢？",
   ],
   base: ["base b", "底数 b"],
   hands: ["hands", "指针"],
   oneHand: ["one hand", "一根指针"],
   allHands: ["all eight", "八根指针"],
+  yourCount: ["how many positions look the same", "看上去一样的位置有几个"],
+  noneAlike: ["none", "一个也没有"],
+  tenAlike: ["about 10", "十来个"],
+  hundredAlike: ["about 100", "一百来个"],
+  countFirst: [
+    "Of the positions up to {last}, how many others look like position {position}? (All hands within 20°.)",
+    "到 {last} 为止，有多少个别的位置跟位置 {position} 看上去一样？（所有指针相差不到 20°。）",
+  ],
   alike: [
-    "Position {position} looks like {count} other positions up to {last}: {first} (all hands within 20°).",
-    "到 {last} 为止，有 {count} 个位置跟位置 {position} 看上去一样：{first}（所有指针相差不到 20°）。",
+    "{verdict} Position {position} looks like {count} other positions up to {last}: {first} (all hands within 20°).",
+    "{verdict}到 {last} 为止，有 {count} 个位置跟位置 {position} 看上去一样：{first}（所有指针相差不到 20°）。",
   ],
   alone: [
-    "No other position up to {last} looks like position {position} (all hands within 20°).",
-    "到 {last} 为止，没有别的位置跟位置 {position} 看上去一样（所有指针相差不到 20°）。",
+    "{verdict} No other position up to {last} looks like position {position} (all hands within 20°).",
+    "{verdict}到 {last} 为止，没有别的位置跟位置 {position} 看上去一样（所有指针相差不到 20°）。",
   ],
   alikeAxis: ["how alike (mean cosine)", "相似程度（cos 的平均）"],
   clocksNote: [
@@ -57,6 +71,10 @@ export const STRINGS = {
   layoutScore: [
     "q at {m}, k at {n}: score {here}. At the start of the text: {first}. {verdict}",
     "q 在 {m}，k 在 {n}：得分 {here}。在文本开头：{first}。{verdict}",
+  ],
+  layoutStart: [
+    "q at {m}, k at {n}: score {here}. Now move both.",
+    "q 在 {m}，k 在 {n}：得分 {here}。再让两者一起后移。",
   ],
   relative: ["The same at every place.", "处处相同。"],
   notRelative: [
@@ -84,6 +102,10 @@ export const STRINGS = {
   distanceAxis: ["distance m − n", "距离 m − n"],
   none: ["none", "无"],
   trained: ["Over it, a head of the demo (layer.head), dashed:", "叠上 demo 的一个 head（层.head，虚线）："],
+  flat: [
+    "This head's mean query and mean key score nearly the same at every distance: what it looks at depends on the tokens, not on where they are.",
+    "这个 head 的平均 query 与平均 key 在各个距离上得分几乎一样：它看哪里取决于 token 是什么，而不是在哪里。",
+  ],
   headNote: [
     "In the head made by hand, every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed, left: the score of the demo's mean query with its mean key. Dashed, right: the weight that this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
     "手工设计的 head 里，q、k 每一组的长度都相同，夹角指向选定的 key。左图虚线：demo 的平均 query 与平均 key 的得分。右图虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",

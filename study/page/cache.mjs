@@ -1,7 +1,7 @@
-// View 5: the slots of the KV cache, and the cost of each forward pass with and without it.
+// View 5: the slots of the KV cache, and the cost of a forward pass with and without it.
 
-import { $, axes, colors, dotAt, element, number } from "./draw.mjs";
-import { args, limit, state, t } from "./state.mjs";
+import { $, axes, colors, curve, dotAt, element, number } from "./draw.mjs";
+import { args, facts, limit, state, t } from "./state.mjs";
 
 const lengthOf = ({ startPos, T }) => startPos + T;
 const millions = ({ multiplications }) => multiplications / 1e6;
@@ -30,20 +30,37 @@ export function drawCache() {
   drawWork();
 }
 
-// The multiplications of each pass: dots with the cache, squares without it.
+// The numbers in the matrices of all layers: the multiplications of one token, without attention and logits.
+const perToken = facts.shapes
+  .filter(([name, rows]) => name.startsWith("layers.") && rows > 1)
+  .reduce((sum, [, rows, columns]) => sum + rows * columns, 0);
+
+// The multiplications of a forward pass of T tokens at startPos, as model.mjs counts them.
+export function multiplicationsOf(startPos, T) {
+  const visible = T * startPos + (T * (T + 1)) / 2; // scores, of which each takes D multiplications, as does each value
+  return T * perToken + 2 * args.nLayers * args.nHeads * args.headDim * visible + args.vocabSize * args.dim;
+}
+
+// Curves: one more token at each length, with the cache and without it. Dots and squares: the passes that were run.
 function drawWork() {
   const { passes } = state;
+  const longest = Math.max(8, ...passes.map(lengthOf));
+  const lengths = Array.from({ length: longest }, (_, i) => i + 1);
+  const cached = lengths.map((length) => multiplicationsOf(length - 1, 1) / 1e6);
+  const uncached = lengths.map((length) => multiplicationsOf(0, length) / 1e6);
   const [context, x, y] = axes($("work"), {
-    xs: [0, Math.max(8, ...passes.map(lengthOf))],
-    ys: [0, 1.08 * Math.max(...passes.map(millions))],
+    xs: [0, longest],
+    ys: [0, 1.08 * uncached.at(-1)],
     xName: t("lengthAxis"),
     yName: t("workAxis"),
     integerTicks: true,
   });
+  curve(context, (i) => x(i + 1), y, cached, colors.query);
+  curve(context, (i) => x(i + 1), y, uncached, colors.key, [6, 4]);
   for (const pass of passes) {
     const [px, py] = [x(lengthOf(pass)), y(millions(pass))];
     if (pass.useCache) {
-      dotAt(context, px, py, 2.5, colors.query);
+      dotAt(context, px, py, 3, colors.query);
     } else {
       Object.assign(context, { strokeStyle: colors.key, lineWidth: 1.5 });
       context.strokeRect(px - 3, py - 3, 6, 6);

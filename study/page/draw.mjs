@@ -32,7 +32,7 @@ export const colors = {};
 
 export function readColors() {
   const style = getComputedStyle(document.documentElement);
-  for (const name of ["ink", "quiet", "line", "control", "query", "key"]) {
+  for (const name of ["ink", "quiet", "line", "control", "query", "key", "arc"]) {
     colors[name] = style.getPropertyValue(`--${name}`).trim();
   }
 }

@@ -15,7 +15,7 @@ export function rotatePair([a, b], angle, factor = 1) {
 const MARGIN = 26; // pixels around the plane
 
 // A plane that shows all `tips` around the origin, with axes: its context, and functions from values to pixels.
-export function drawPlane(canvas, tips) {
+export function drawPlane(canvas, tips, hasTicks = true) {
   const [context, size] = surface(canvas);
   const half = 1.15 * Math.max(...tips.map(([a, b]) => Math.hypot(a, b))) || 1;
   const x = (value) => size / 2 + (value / half) * (size / 2 - MARGIN);
@@ -23,7 +23,7 @@ export function drawPlane(canvas, tips) {
   Object.assign(context, { strokeStyle: colors.line, fillStyle: colors.quiet, lineWidth: 1 });
   line(context, MARGIN, y(0), size - MARGIN, y(0));
   line(context, x(0), MARGIN, x(0), size - MARGIN);
-  for (const tick of ticks(-half, half, 6)) {
+  for (const tick of hasTicks ? ticks(-half, half, 6) : []) {
     line(context, x(tick), y(0) - 3, x(tick), y(0) + 3);
     line(context, x(0) - 3, y(tick), x(0) + 3, y(tick));
     if (!tick) continue;
@@ -49,9 +49,24 @@ export function drawArrow({ context, x, y }, [a, b], { color, width, dash = [], 
     context.lineTo(x(a) + size * Math.cos(angle + side), y(b) + size * Math.sin(angle + side));
   }
   context.fill();
-  Object.assign(context, { globalAlpha: 1, textAlign: "center", textBaseline: "middle" });
+  context.globalAlpha = 1;
+  writeAt({ context, x, y }, Math.hypot(a, b), -angle, name, color);
+}
+
+// A name beyond the tip of an arrow of this length and direction.
+export function writeAt({ context, x, y }, length, angle, name, color) {
+  Object.assign(context, { fillStyle: color, textAlign: "center", textBaseline: "middle" });
   context.font = "bold 14px system-ui, sans-serif";
-  context.fillText(name, x(a) + 16 * Math.cos(angle), y(b) + 16 * Math.sin(angle));
+  const [cos, sin] = [Math.cos(angle), Math.sin(angle)];
+  context.fillText(name, x(length * cos) + 16 * cos, y(length * sin) - 16 * sin);
+}
+
+// An arc around the origin from angle `start` on, counter-clockwise if `turn` is positive; `radius` is in pixels.
+export function drawArc({ context, x, y }, start, turn, radius, color) {
+  Object.assign(context, { strokeStyle: color, lineWidth: 2 });
+  context.beginPath();
+  context.arc(x(0), y(0), radius, -start, -(start + turn), turn > 0);
+  context.stroke();
 }
 
 const SVG = "http://www.w3.org/2000/svg";

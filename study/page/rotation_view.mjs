@@ -32,7 +32,7 @@ export function drawRotation() {
   $("plane").setAttribute("aria-label", label);
   drawClocks(q + shift);
   const [plain, shifted] = [scoreAt(q, k, 0), scoreAt(q, k, shift)].map((score) => number(score, 4));
-  $("shiftScores").textContent = t("shiftScores", { plain, shifted, shift });
+  $("shiftScores").textContent = t(shift ? "shiftScores" : "shiftNone", { plain, shifted, shift });
 }
 
 // The score of query q and key k if positions start at `shift`, computed by the functions of the network.

@@ -71,6 +71,10 @@ export const STRINGS = {
     "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}.",
     "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。",
   ],
+  shiftNone: [
+    "q · k / √D of the selected q and k: {plain} at start_pos 0. Move the slider: the arrows turn.",
+    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}。拖动滑块，箭头就转。",
+  ],
   clocksTitle: ["All pairs of the head, at the query's position plus start_pos", "这个 head 的每一组（query 位置加上 start_pos 时的角度）"],
   clocksLegend: [
     "Hand: the angle at this position. Arc: the angles of the positions within the context. Below: pair, and tokens per turn. Select a clock to see its pair.",
@@ -178,8 +182,8 @@ export const STRINGS = {
     "一层的槽位。条纹：最近一次 forward 写入。实心：先前写入。空白：未使用。",
   ],
   workCaption: [
-    "Multiplications in the matrix products and the attention of each pass, in millions. Dots: with cache. Squares: without.",
-    "每次 forward 中矩阵乘法与 attention 的乘法次数（百万）。圆点：用 cache。方块：不用。",
+    "Multiplications of a pass that adds one token, in millions. Solid: with the cache. Dashed: without it. Dots and squares: the passes of this text, with the cache and without.",
+    "每次 forward 增加一个 token 的乘法次数（百万）。实线：用 cache。虚线：不用。圆点和方块：这段文本实际的各次 forward，用 cache 与不用。",
   ],
   lengthAxis: ["text length, tokens", "文本长度（token）"],
   workAxis: ["millions of multiplications", "乘法次数（百万）"],

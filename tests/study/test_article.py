@@ -13,7 +13,7 @@ from study_models import make_run
 from study import what_if
 from study.article import FIGURES, PAGES, PREVIEW, anchor, render, walk_steps
 from study.clocks import frequencies
-from study.lookback import FAST_PAIRS, LONG, sharpness
+from study.lookback import FAST_PAIRS, sharpness
 from study.program import run
 from study.topic import open_windows
 
@@ -99,8 +99,9 @@ def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
 def test_links_out_of_the_article_are_refused_and_a_line_break_between_chinese_characters_is_no_space():
     with pytest.raises(ValueError, match=r"links to library\.md"):
         render("[x](library.md#y)", "en")
-    text = "旋转，\n平移 q\n和 k\n[链接](#x)\n"
-    assert render(text, "zh") == '<p>旋转，平移 q\n和 k\n<a href="#x">链接</a></p>\n'
+    text = "旋转，\n平移 q\n和 k\n[链接](#x)\n[第二页](#y)\n**为止**\n"
+    links = '<a href="#x">链接</a><a href="#y">第二页</a>'
+    assert render(text, "zh") == f"<p>旋转，平移 q\n和 k\n{links}<strong>为止</strong></p>\n"
 
 
 def test_indices_are_set_as_such_in_text_and_formulas_but_not_in_code():
@@ -133,24 +134,60 @@ def figure(page, name: str):
 
 def test_the_first_figure_has_the_scores_of_the_text(opened):
     place = figure(opened(), "problem")
-    assert place.locator(".ideas output").all_inner_texts() == ["4.8400", "0.6226", "0.3822"]
+
+    def columns() -> list[list[str]]:
+        cells = place.locator(".ideas td").all_inner_texts()
+        return [cells[::2], cells[1::2]]
+
+    def positions() -> list[str]:
+        return place.locator("output").all_inner_texts()
+
+    assert columns() == 2 * [["4.8400", "0.6226", "0.3822"]]
     both, query, key = place.locator("input").all()
     both.fill("3")
-    numbers = place.locator(".ideas output").all_inner_texts()
-    assert numbers[0] != "4.8400"
-    assert numbers[2] == "0.3822"
+    before, here = columns()
+    assert before == ["4.8400", "0.6226", "0.3822"]
+    assert [one == other for one, other in zip(before, here)] == [False, False, True]
+    assert place.locator(".ideas .same").all_inner_texts() == ["0.3822"]
+    assert "61° between them" in place.locator("canvas").get_attribute("aria-label")
     both.fill("99")
-    assert place.locator("output").all_inner_texts()[:3] == ["16", "21", "16"]  # the last words
+    assert positions() == ["16", "21", "16"]  # the last words
     query.fill("0")
     key.fill("21")
-    assert place.locator("output").all_inner_texts()[:3] == ["16", "16", "16"]  # a query sees no later key
+    assert positions() == ["16", "16", "16"]  # a query sees no later key
 
 
-def test_one_hand_repeats_and_eight_do_not(opened):
+def test_a_dragged_word_stays_with_the_pointer(opened):
+    page = opened()
+    place = figure(page, "problem")
+    words = place.locator(".words span")
+
+    def drag(*path: int) -> list[str]:
+        for p in path:
+            words.nth(p).hover()
+            page.mouse.down()
+        page.mouse.up()
+        return place.locator("output").all_inner_texts()[1:]
+
+    assert drag(0, 3, 9, 2) == ["5", "2"]  # the key waits at the query, and does not take it along
+    assert drag(2, 5) == ["5", "5"]
+    assert drag(5, 8) == ["8", "5"]  # where both are, the direction decides
+    assert drag(8, 0, 7) == ["7", "5"]
+
+
+def test_how_many_positions_look_the_same_is_told_after_a_guess(opened):
+    """One hand repeats, and eight do not."""
     place = figure(opened(), "clocks")
-    assert "looks like 111 other positions" in place.locator(".note").inner_text()
+    note = place.locator(".note")
+    assert "how many" in note.inner_text()
+    assert place.locator("canvas").is_hidden()
+    place.get_by_role("button", name="about 10", exact=True).press("Enter")
+    assert note.inner_text().startswith("Not quite. Position 0 looks like 111 other positions")
     place.get_by_role("button", name="all eight").press("Enter")
-    assert "No other position" in place.locator(".note").inner_text()
+    assert "how many" in note.inner_text()
+    place.get_by_role("button", name="none").press("Enter")
+    assert note.inner_text().startswith("Right. No other position")
+    assert place.locator("canvas").is_visible()
 
 
 def test_the_layouts_have_the_scores_of_the_text(opened):
@@ -159,7 +196,7 @@ def test_the_layouts_have_the_scores_of_the_text(opened):
     place = figure(opened(), "layouts")
     for name, first, last in rows:
         place.get_by_role("button", name=name, exact=True).click()
-        assert f"score {first}." in place.locator(".note").inner_text()
+        assert f"score {first}. Now move both." in place.locator(".note").inner_text()
         place.locator("input").fill("1000")
         number = float(re.search(r"score (\S+)\. ", place.locator(".note").inner_text())[1])
         assert number == pytest.approx(float(last), abs=2e-4)
@@ -168,17 +205,24 @@ def test_the_layouts_have_the_scores_of_the_text(opened):
 
 
 def test_the_designed_head_has_the_weights_of_the_text(opened):
-    weights = {row[0]: float(row[3]) for row in sharpness(frequencies(128, 10000.0), 5).rows}
+    rows = sharpness(frequencies(128, 10000.0), 5).rows
+    assert len(rows) > 2
     place = figure(opened(), "head")
 
     def weight(length: float, pairs: int) -> float:
-        place.locator("input").nth(1).fill(str(length))
+        slider = place.locator("input").nth(1)
+        for step in range(int(slider.get_attribute("max")) + 1):
+            slider.fill(str(step))
+            if float(slider.get_attribute("aria-valuetext")) == length:
+                break
+        else:
+            raise AssertionError(f"the slider has no {length}")
         place.locator("input").nth(2).fill(str(pairs))
-        return float(re.search(r"([\d.]+)% of the weight", place.locator(".note").inner_text())[1]) / 100
+        return float(re.search(r"([\d.]+)% of the weight", place.locator(".note").first.inner_text())[1]) / 100
 
-    assert weight(11.5, 64) == pytest.approx(0.25, abs=0.01)
-    assert weight(LONG, 64) == pytest.approx(0.84, abs=0.006)
-    assert weight(11.5, FAST_PAIRS) == pytest.approx(weights[f"the fastest {FAST_PAIRS}"], abs=0.03)
+    for pairs, length, _, expected in rows:
+        count = FAST_PAIRS if "fastest" in pairs else 64
+        assert weight(float(length), count) == pytest.approx(float(expected), abs=0.006)
 
 
 def test_the_losses_of_the_guesses_equal_pythons(opened, site, monkeypatch):

@@ -155,6 +155,26 @@ def test_shifting_all_positions_rotates_the_arrows_but_keeps_the_scores(opened):
     assert f"√D = {plain}" in text(page, "#scoreText")
 
 
+def test_the_page_begins_with_two_different_positions_and_says_so_if_they_are_equal(opened):
+    page = opened()
+    scroll_to(page, "rotation")
+    assert "at start_pos 0," in text(page, "#shiftScores")
+    assert "at start_pos 100." in text(page, "#shiftScores")
+    page.fill("#shift", "0")
+    assert "Move the slider" in text(page, "#shiftScores")
+
+
+def test_the_curves_of_the_cache_go_through_the_measured_passes(opened):
+    page = opened(prompt="the rope")
+    page.click("#step")
+    page.eval_on_selector("#useCache", "control => control.click()")
+    page.click("#step")
+    passes = page.evaluate("() => state.passes.map((p) => [p.multiplications, multiplicationsOf(p.startPos, p.T)])")
+    assert len(passes) >= 3
+    assert all(measured == computed for measured, computed in passes)
+    assert passes[-1][0] > passes[-2][0]  # the last one is without the cache
+
+
 def test_generation_stops_at_the_end_of_the_text_and_at_the_context_limit(opened):
     page = opened(temperature=1.5, topP=1)
     end_of_text = page.evaluate("() => facts.tokenizer.eosIds[0]")
