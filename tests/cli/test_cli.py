@@ -108,6 +108,7 @@ def test_running_out_of_memory_is_one_line_with_advice(capsys, main):
     assert (code, err) == (2, line)
 
 
+@pytest.mark.slow
 def test_a_closed_pipe_is_no_error_and_a_full_disk_is_one_line():
     program = "from model.cli import run_script\nrun_script(lambda: print('many words 🪢\\n' * 200000), 'script.py')"
     command, environment = [sys.executable, "-c", program], os.environ | {"PYTHONIOENCODING": "cp1252"}

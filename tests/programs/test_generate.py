@@ -97,6 +97,7 @@ def test_jsonl_has_one_object_per_sample_and_samples_differ(samples, fox_dir):
     assert samples(*arguments, "--batch_size", 2) == found, "samples do not depend on the batch size"
 
 
+@pytest.mark.slow
 def test_ctrl_c_keeps_the_text_and_exits_130(fox_dir, tmp_path):
     """The prompts would take minutes; the signal is sent as soon as there is text."""
     (tmp_path / "p").write_text("The fox\n" * 5000, encoding="utf-8")

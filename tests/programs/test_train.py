@@ -186,6 +186,7 @@ def script(*argv: str) -> subprocess.Popen:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, encoding="utf-8")
 
 
+@pytest.mark.slow
 def test_the_run_goes_on_if_nobody_reads_the_output():
     unread = script("small.toml", "--data", "text.txt", "--sample_every", "1", "--out_dir", "out")
     unread.stdout.close()
@@ -203,6 +204,7 @@ def test_a_run_of_almost_no_minutes_still_ends_with_a_validation_and_a_summary(t
     assert steps("out") == [1, 2]
 
 
+@pytest.mark.slow
 def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resumed(trained):
     running = script("small.toml", "--data", "text.txt", "--out_dir", "out", "--max_steps", "1000000")
     while not (Path("out/metrics.jsonl").exists() and Path("out/metrics.jsonl").stat().st_size) and not running.poll():

@@ -81,7 +81,8 @@ def test_windows_are_evenly_spaced_over_the_validation_text(run_directory):
         open_windows(run_directory, tokenizer, 100_000)
 
 
-def test_a_model_without_a_text_is_tested_on_the_documentation_of_python(run_directory):
+def test_a_model_without_a_text_is_tested_on_the_documentation_of_python(run_directory, monkeypatch):
+    monkeypatch.setattr("model.text.readers.python_docs", lambda: (TEXT,))
     (run_directory / "tokens.json").unlink()
     windows, name = open_windows(run_directory, open_model(run_directory)[1], 100)
     assert (windows.shape, name) == ((16, 100), "the end of python-docs")

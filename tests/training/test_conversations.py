@@ -187,7 +187,7 @@ def prepared(directory: Path, file: Path, **settings) -> tuple[Run, Trainer]:
     return run, Trainer(Transformer(run.model), text.dataset, run.train, directory)
 
 
-@pytest.mark.parametrize("tokenizer", ["bpe", "char"])
+@pytest.mark.parametrize("tokenizer", ["bpe", pytest.param("char", marks=pytest.mark.slow)])
 def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, transformers, tokenizer):
     rows = write_chats(tmp_path / "chats.jsonl")
     directory = tmp_path / "run"

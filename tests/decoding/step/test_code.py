@@ -57,7 +57,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
 def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recompiles(
     small_model, files, each_processor, dtype
 ):
@@ -90,6 +90,7 @@ class Still(Transformer):
         self.freqs_cis = torch.ones_like(self.freqs_cis)
 
 
+@pytest.mark.slow
 def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_code(small_model, files):
     changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}, {"tie_embeddings": True}]
     models = [small_model(n_layers=1, **change) for change in changes]
