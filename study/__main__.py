@@ -2,13 +2,33 @@
 
 import startup  # noqa: F401, I001  must come before torch
 
+import os
 import sys
 
-from .topics import overview
+from .walk import overview
 
-if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-    print(overview())
-else:
-    from .program import start  # not above, because it imports PyTorch, which takes seconds
 
-    start()
+def asks_for_list() -> bool:
+    return len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help")
+
+
+def main() -> int:
+    if asks_for_list():
+        print(overview())
+        return 0
+    from .topics import run_command
+
+    return run_command(sys.argv[1], sys.argv[2:])
+
+
+if __name__ == "__main__":
+    if asks_for_list():
+        try:
+            main()
+            sys.stdout.flush()
+        except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
+            os._exit(0)
+    else:
+        from model.cli import run_script  # not above, because it imports PyTorch, which takes seconds
+
+        run_script(main, "study")

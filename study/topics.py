@@ -1,90 +1,78 @@
-"""The topics by the step of the walk, docs/rope.md and docs/rope-models.md, that uses them.
+"""The program `python -m study TOPIC`: its options are the parameters of the topic's function."""
 
-This file imports nothing, so that `python -m study` lists the topics without waiting for PyTorch.
-"""
+import argparse
+import importlib
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import make_dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
 
-WALK = {  # step: topic: (the module of this package with the function of this name, what it shows)
-    "the problem": {
-        "order": ("word_order", "Attention without positions ignores the word order; with RoPE it does not."),
-    },
-    "step 1": {
-        "rotate": ("rotation_examples", "The worked example: vectors of four numbers, rotated pair by pair."),
-    },
-    "step 2": {
-        "relative": (
-            "rotation_examples",
-            "Scores depend on m - n only if q and k are rotated, and not if the embedding is.",
-        ),
-    },
-    "step 3": {
-        "layouts": (
-            "layouts",
-            "Which two channels are a pair: neighbours, halves, and a mixture that is not relative.",
-        ),
-        "forms": ("form_table", "The published forms of RoPE, side by side: deviation and permutation."),
-    },
-    "step 5": {
-        "clocks": ("clocks", "The pairs of a head as clocks: their frequencies, and how many tokens a turn takes."),
-        "decay": ("decay", "Long-term decay: RoFormer's bound and the inner product itself, over distance."),
-    },
-    "step 6": {
-        "lookback": ("lookback", "A head that looks five tokens back: its W_q and W_k, and its score over distance."),
-        "angles": ("lookback", "The angles from the mean key to the mean query of a trained head, beside -theta_i."),
-    },
-    "step 7": {
-        "trace": ("trace", "One attention call step by step: expression, shape, dtype and the values of one pair."),
-    },
-    "step 8": {
-        "cache": ("kv_cache", "The KV cache, call by call: slots written and read, work saved, and equal logits."),
-    },
-    "what if": {
-        "whatif": ("what_if", "The loss of a trained model with other positions, another base and the other layout."),
-    },
-    "step 9": {
-        "attention": (
-            "attention_maps",
-            "Which tokens each head of a trained model attends to, with rotation and without.",
-        ),
-    },
-    "step 10": {
-        "extrapolate": (
-            "extrapolate",
-            "Loss within and past the trained length, with scaled positions and with windows.",
-        ),
-        "endless": ("extrapolate", "Loss far past the context with a cache that evicts old tokens."),
-    },
-    "step 11": {
-        "compare": ("compare", "The same small model with each position encoding, tested at up to 8 times its length."),
-    },
-    "step 13": {
-        "exercise": (
-            "exercise",
-            "Files with docstrings and no bodies: write RoPE, layouts, a mask, a cache and attention.",
-        ),
-        "check": ("check", "Check your own RoPE, mask, cache and attention: each is right, or its mistake is named."),
-    },
-    "the page": {
-        "page": ("page", "One HTML file that runs a model in a browser, with its rotations, scores and cache."),
-        "article": ("article", "The walk as web pages, with live figures that run a trained model."),
-        "notebook": ("notebook", "The walk as a notebook: its code and its commands are cells that run."),
-    },
-}
-MODULES = {topic: module for topics in WALK.values() for topic, (module, _) in topics.items()}
+from model.cli import Parser, add_flags, explain_out_of_memory, read_flags
+from model.cli.settings import setting_fields, suggest_name
+from model.ranges import raise_problems, range_problems
+
+from .topic import Report, check_plot, save_plot
+from .walk import TOPICS, Topic
+
+WITHOUT_PICTURE = ("relative", "forms", "angles", "trace", "exercise", "check", "page", "article", "notebook")
+POSITIONAL = ("model", "file", "directory")  # options that may also be given as a positional argument
 
 
-def overview() -> str:
-    """The text of `python -m study`."""
-    width = max(map(len, MODULES))
-    lines = [
-        "usage: python -m study TOPIC [--zh] [--plot FILE.png] [flags]",
-        "",
-        "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
-        "With --zh, tables and pictures are in Chinese.",
-        "The steps are those of docs/rope.md and docs/rope-models.md.",
-        "",
-    ]
-    for step, topics in WALK.items():
-        for topic, (_, sentence) in topics.items():
-            lines.append(f"  {step:<11}  {topic:<{width}}  {sentence}")
-            step = ""  # stands beside its first topic only
-    return "\n".join([*lines, "", "python -m study TOPIC --help lists the flags of a topic."])
+def function_of(topic: Topic) -> Callable[..., Report]:
+    """The function of a topic. Only its own module is imported."""
+    function: Callable[..., Report] = getattr(importlib.import_module(f".{topic.module}", __package__), topic.name)
+    return function
+
+
+def options_class(topic: Topic) -> type:
+    """A dataclass with a field for each parameter of the topic; its instances raise ValueError out of their ranges."""
+    function = function_of(topic)
+    hints = get_type_hints(function, include_extras=True)
+    parameters = inspect.signature(function).parameters
+    fields = [(name, hints[name], parameter.default) for name, parameter in parameters.items()]
+    namespace = {"__doc__": function.__doc__, "__post_init__": lambda self: raise_problems(range_problems(self))}
+    return make_dataclass(topic.name, fields, frozen=True, namespace=namespace)
+
+
+def run(name: str, **options: Any) -> Report:
+    """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
+    topic = TOPICS[name]
+    checked = vars(options_class(topic)(**options))
+    with explain_out_of_memory(f"give {name} a smaller model"):
+        return function_of(topic)(**checked)
+
+
+def make_parser(topic: Topic) -> Parser:
+    options = options_class(topic)
+    names = setting_fields(options).keys()
+    parser = Parser(prog="study", usage=f"python -m study {topic.name} [flags]")
+    for name in names & set(POSITIONAL):
+        parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
+    if topic.name not in WITHOUT_PICTURE:
+        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
+    if "zh" not in names:
+        parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
+    add_flags(parser, options)
+    return parser
+
+
+def run_command(name: str, arguments: Sequence[str]) -> int:
+    """Print the report of a topic, and draw its picture; returns the exit status."""
+    if name not in TOPICS:
+        raise ValueError(f"unknown topic {name!r}{suggest_name(name, TOPICS)}")
+    topic = TOPICS[name]
+    flags = make_parser(topic).parse_args(arguments)
+    plot = getattr(flags, "plot", None)
+    if plot is not None:
+        check_plot(plot, flags.zh)
+    report = run(name, **read_flags(flags, options_class(topic)))
+    if getattr(flags, "zh", False):
+        report = report.in_chinese()
+    print(report)
+    if plot is not None:
+        sys.stdout.flush()
+        save_plot(report, plot)
+        print(f"drawn: {plot}", file=sys.stderr)
+    return report.code

@@ -73,7 +73,7 @@ def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
 @cache
 def output(command: str) -> list[str]:
     """Run a command and return its output lines; for a command that needs a trained model, return the recorded ones."""
-    from study.program import main
+    from study.__main__ import main
 
     python, m, *words = shlex.split(command)
     assert (python, m, words[0]) == ("python", "-m", "study")
@@ -127,13 +127,14 @@ def test_commands_print_what_the_page_shows(page):
 @each_page
 def test_commands_without_output_have_valid_flags(page):
     from model.cli import read_flags
-    from study.program import make_parser, options_class
+    from study.topics import make_parser, options_class
+    from study.walk import TOPICS
 
     for command, shown in commands(page):
         words = shlex.split(command)
         if not shown and "study" in words and "--help" not in words:
             topic = words[3]
-            read_flags(make_parser(topic).parse_args(words[4:]), options_class(topic))
+            read_flags(make_parser(TOPICS[topic]).parse_args(words[4:]), options_class(TOPICS[topic]))
 
 
 @each_page

@@ -24,15 +24,15 @@ from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_tokenizer
-from study.program import options_class
-from study.topics import MODULES
+from study.topics import options_class
+from study.walk import TOPICS
 
 # --- flags ------------------------------------------------------------------------------------------------------------
 
 WORDS = ["", "-", "--", "nan", "-inf", "1e400", "9" * 5000, "0x10", "1_0", "٣", "{", "{factor = 2}", "~", "a\nb"]
 TABLE = '{type = "yarn", factor = 4.0, original_max_seq_len = 16}'
 FLAGS = [(classes, name) for classes in (SETTINGS_CLASSES, (Sampling, Options)) for name in setting_fields(*classes)]
-TOPIC_OPTIONS = [options_class(topic) for topic in MODULES]
+TOPIC_OPTIONS = [options_class(topic) for topic in TOPICS.values()]
 FLAGS += [((options,), name) for options in TOPIC_OPTIONS for name in setting_fields(options)]
 
 

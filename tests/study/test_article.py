@@ -14,8 +14,8 @@ from study import what_if
 from study.article import FIGURES, PAGES, PREVIEW, anchor, render, walk_steps
 from study.clocks import frequencies
 from study.lookback import FAST_PAIRS, sharpness
-from study.program import run
 from study.topic import open_windows
+from study.topics import run
 
 pytest.importorskip("markdown_it")
 DOCS = Path(__file__).parents[2] / "docs"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from study import check
+from study.__main__ import main
 from study.check import judge_all
 from study.check.judge import EXERCISES, Conventions, Verdict
 from study.check.reader import Reader
 from study.exercise import exercise
-from study.program import main
 
 REPO = Path(__file__).parents[2]
 SOLUTIONS = REPO / "tests/solutions"

@@ -8,8 +8,8 @@ import pytest
 from study import chinese
 from study.chinese import in_chinese
 from study.positions import SCHEMES
-from study.program import run
 from study.topic import Report, Table, check_plot, width
+from study.topics import run
 
 # Words that are the same in Chinese: of the field, of code and of formulas
 KEPT = {"token", "query", "head", "cache", "embedding", "forward", "loss", "nats", "bits", "byte", "attention"}

@@ -10,7 +10,7 @@ from study_models import TEXT
 
 from study import compare
 from study.positions import SCHEMES
-from study.program import run
+from study.topics import run
 
 OPTIONS = {"seeds": 1, "steps": 2, "data": ("text.txt",), "vocab_size": 300, "keep": Path("kept")}
 RESULTS = Path("runs/compare.jsonl")

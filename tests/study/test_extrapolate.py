@@ -6,7 +6,7 @@ from study_models import save_random
 
 from model.decoding.endless import EndlessCache
 from study.extrapolate import endless_losses
-from study.program import run
+from study.topics import run
 
 
 @torch.no_grad()

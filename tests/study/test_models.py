@@ -19,8 +19,8 @@ from study.check.judge import Conventions
 from study.check.reader import Reader
 from study.extrapolate import full, windowed
 from study.positions.rope_forms import block_diagonal
-from study.program import run
 from study.topic import open_model, open_windows, save_plot
+from study.topics import run
 
 
 @pytest.fixture(scope="module")

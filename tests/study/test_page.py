@@ -22,7 +22,7 @@ from model.text.train_tokenizer import train_tokenizer
 from model.weights import load_model, save_model, save_tokenizer
 from study import page as page_topic
 from study.page.vocabulary import vocabulary
-from study.program import run
+from study.topics import run
 
 WEB = Path(page_topic.__file__).parent
 NODE = shutil.which("node")

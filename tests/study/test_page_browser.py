@@ -10,7 +10,7 @@ from browser_helpers import save_small_model, watched_pages
 
 from model import generate
 from model.weights import load_model, load_tokenizer
-from study.program import run
+from study.topics import run
 
 try:
     from playwright.sync_api import Page

@@ -14,10 +14,11 @@ import pytest
 import torch
 from script_helpers import run_in_process
 
-from study import program, rotation_examples
-from study.program import function_of, run
-from study.topics import WALK, overview
+from study import rotation_examples
+from study.__main__ import main
+from study.topics import function_of, run
 from study.trace import PAIR, POSITION, attention_call
+from study.walk import TOPICS, overview
 
 REPO = Path(__file__).parents[2]
 DRAWN = ("order", "cache")  # tests/study/test_chinese.py draws the others
@@ -35,7 +36,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def call(*words: str) -> Done:
-        return Done(run_in_process(program.main, "study", *words), *capsys.readouterr())
+        return Done(run_in_process(main, "study", *words), *capsys.readouterr())
 
     return call
 
@@ -80,10 +81,9 @@ def test_the_overview_lists_every_topic_without_importing_pytorch(study):
     check = "; assert not {'torch', 'numpy'} & sys.modules.keys()"
     done = subprocess.run([sys.executable, "-c", overview_alone + check], capture_output=True, text=True, cwd=REPO)
     assert (done.returncode, done.stdout, done.stderr) == (0, overview() + "\n", "")
-    for topics in WALK.values():
-        for topic, (_, sentence) in topics.items():
-            assert re.search(rf"  {topic} +{re.escape(sentence)}\n", done.stdout)
-            assert (function_of(topic).__doc__ or "").splitlines()[0] == sentence
+    for topic in TOPICS.values():
+        assert re.search(rf"  {topic.name} +{re.escape(topic.sentence)}\n", done.stdout)
+        assert (function_of(topic).__doc__ or "").splitlines()[0] == topic.sentence
     assert "--head_dim" in study("clocks", "--help").stdout
 
 
