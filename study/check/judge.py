@@ -78,11 +78,14 @@ class Verdict:
             yield from wrapped(values, "    ")
             if self.problem:
                 yield from wrapped(f"{('It also raises', '还会抛出异常')[language]}{colon}{self.problem}")
-        for text, mistake in zip(texts, self.mistakes):
-            step = mistake.step or EXERCISES[self.function].step
+        explained = [(f"{text[:1].upper()}{text[1:]}{stop}", each.step) for text, each in zip(texts, self.mistakes)]
+        if self.finding and not explained and not hint_only:
+            explained = [("", 0)]
+        for text, step in explained:
+            step = step or EXERCISES[self.function].step
             page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
             see = (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
-            yield from wrapped(f"{text[:1].upper()}{text[1:]}{stop}{see}")
+            yield from wrapped(f"{text}{see}")
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
