@@ -108,7 +108,7 @@ def draw(figure: Any, names: list[str], products: list[Tensor], ones: Tensor, fa
     left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")
     left.axhline(0, color="black", linewidth=0.8)
     right.set(title=f"RoFormer's bound, base {names[1]}", ylabel="relative to q . k at distance 0", yscale="log")
-    right.set_yticks((0.1, 1, 10), ("0.1", "1", "10"))
+    right.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
     right.set_ylim(0.05, 200)
     right.axhspan(1, 200, color="0.92", zorder=0)
     right.text(0.1, 1.1, "no score exceeds 1: up here the bound says nothing", va="bottom", fontsize=8.5)

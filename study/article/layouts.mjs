@@ -16,21 +16,21 @@ const LAYOUTS = {
     pairs: INDICES.map((i) => [2 * i, 2 * i + 1]),
     freq: (channel) => FREQS[channel >> 1],
     code: `pairs = torch.view_as_complex(x.view(4, 2))
-rotated = pairs * freqs_cis               # θ_0 θ_1 θ_2 θ_3
+rotated = pairs * freqs_cis  # θ_0 θ_1 θ_2 θ_3
 x = torch.view_as_real(rotated).flatten()`,
   },
   halves: {
     pairs: INDICES.map((i) => [i, i + CHANNELS / 2]),
     freq: (channel) => FREQS[channel % (CHANNELS / 2)],
-    code: `turned = torch.cat((-x[4:], x[:4]))       # rotate_half
-angle = angle.repeat(2)                   # θ_0 θ_1 θ_2 θ_3 θ_0 …
+    code: `turned = torch.cat((-x[4:], x[:4]))  # rotate_half
+angle = angle.repeat(2)  # θ_0 θ_1 θ_2 θ_3 θ_0 …
 x = x * angle.cos() + turned * angle.sin()`,
   },
   mixed: {
     pairs: INDICES.map((i) => [i, i + CHANNELS / 2]),
     freq: (channel) => FREQS[channel >> 1],
-    code: `turned = torch.cat((-x[4:], x[:4]))       # halves
-angle = angle.repeat_interleave(2)        # θ_0 θ_0 θ_1 θ_1 …: neighbours
+    code: `turned = torch.cat((-x[4:], x[:4]))  # halves
+angle = angle.repeat_interleave(2)  # θ_0 θ_0 θ_1 θ_1 …: neighbours
 x = x * angle.cos() + turned * angle.sin()`,
   },
 };
