@@ -76,7 +76,7 @@ WORDS = {
 }
 # A letter with an index, such as W_q, mθ_i or R_(n-m)
 INDEX = re.compile(
-    r"(?:(?<![A-Za-z0-9_])[A-Za-z]|[αθΣ])_(?:\((?P<long>[^)]+)\)|(?P<short>[A-Za-z0-9]{1,2}(?![A-Za-z0-9_])))"
+    r"(?:(?<![A-Za-z0-9_])[A-Za-z]|[α-ωΣ])_(?:\((?P<long>[^)]+)\)|(?P<short>[A-Za-z0-9]{1,2}(?![A-Za-z0-9_])))"
 )
 
 
