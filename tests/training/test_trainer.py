@@ -306,3 +306,16 @@ def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, 
     assert not counters["graph_break"]
     assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
     torch._dynamo.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Torchinductor does not support")
+def test_code_of_the_real_compiler_gives_the_losses_of_the_plain_network(tmp_path):
+    """With a validation whose last batch is shorter."""
+    torch._dynamo.reset()
+    losses = []
+    for compiled in (False, True):
+        trainer(tmp_path, eval_every=2, max_steps=4, compile=compiled, micro_batch_size=4).run()
+        losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in metrics(tmp_path)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
+    torch._dynamo.reset()
