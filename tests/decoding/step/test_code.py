@@ -22,7 +22,7 @@ PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.fixture
-def files(monkeypatch, tmp_path):
+def files(compiler, monkeypatch, tmp_path):
     """A function that counts the files of compiled code. They hold the numbers of programs, which run as exported.
 
     The compiler generates no code for complex numbers, so a program must not have any.
