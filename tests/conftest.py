@@ -1,5 +1,6 @@
 """Fixtures for all tests: one seed, one thread, no accelerator, two kinds of processor, one small network."""
 
+import importlib
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
 # With these fixtures a test draws a picture or controls Chromium.
 SLOW = {"matplotlib", "browser"}
 # Libraries that take seconds to import
-IMPORTED = ("transformers", "matplotlib")
+IMPORTED = ("transformers", "matplotlib", "compiler")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -139,6 +140,12 @@ def small_model(small_args: Callable[..., ModelArgs]) -> Callable[..., Transform
         return model
 
     return build
+
+
+@pytest.fixture(scope="session")
+def compiler() -> ModuleType:
+    """What torch.compile and torch.export run on first."""
+    return importlib.import_module("torch._dynamo")
 
 
 @pytest.fixture(scope="session")

@@ -57,7 +57,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
             f"characters need at least {smallest}"
         )
     else:
-        size = min(vocab_size, 2**31 - 1)  # the largest that SentencePiece can parse
+        # Each further piece joins two of the sample. SentencePiece takes seconds for sizes of billions.
+        size = min(vocab_size, smallest + counts.total())
     proto = _train(sample, kind, size, coverage)
     trained = SentencePieceProcessor(model_proto=proto).get_piece_size()
     if kind == "bpe" and vocab_size is not None and trained < vocab_size:

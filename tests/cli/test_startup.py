@@ -11,7 +11,7 @@ from script_helpers import ROOT, run_python
 
 from model.cli.machine import MIN_WEIGHTS_FOR_THREADS, choose_threads
 
-PROGRAMS = ["train", "generate", "chat", "convert", "evaluate", "study"]
+PROGRAMS = ["train", "generate", "chat", "convert", "evaluate", "study rotate"]
 CPU = torch.device("cpu")
 
 
@@ -59,10 +59,10 @@ def test_ctrl_c_during_imports_prints_no_traceback(tmp_path):
     """In all programs, which are started together."""
     (tmp_path / "torch.py").write_text("import os, time\nos.write(1, b'importing')\ntime.sleep(60)\n", encoding="utf-8")
     children = []
-    for program in PROGRAMS:
+    for program, *words in map(str.split, PROGRAMS):
         command = f"import runpy, sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; "
         command += f"runpy.run_module({program!r}, run_name='__main__')"
-        arguments = [sys.executable, "-c", command]
+        arguments = [sys.executable, "-c", command, *words]
         children.append(subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE))
     for child in children:
         child.stdout.read(len("importing"))

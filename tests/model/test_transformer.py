@@ -123,7 +123,7 @@ def test_matrices_that_write_to_the_residual_stream_start_smaller():
         assert weight.std().item() == pytest.approx(std, rel=0.05), name
 
 
-def test_compiles_in_one_graph_without_complex_products(small_model):
+def test_compiles_in_one_graph_without_complex_products(small_model, compiler):
     model = small_model()
     tokens = torch.randint(37, (2, 12))
     products = []

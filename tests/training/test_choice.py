@@ -167,7 +167,8 @@ def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_part
 
 def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
     """On a CPU, a large model is timed with fewer tokens; and one process for all."""
-    large = dataclasses.replace(ARGS, n_layers=2000, max_seq_len=1024)
+    monkeypatch.setattr(choice, "TIMED_OPERATIONS", 1e9)
+    large = dataclasses.replace(ARGS, n_layers=20, max_seq_len=1024)
     now, tokens, seconds = [0.0], [], iter([0.2, 0.1, 0.15, 0.3])
 
     def step(trainer, lr_scale):
@@ -181,7 +182,7 @@ def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
     speed = choice.measure_speed(run, model, train, dataset(), ranks)
     assert speed == pytest.approx(2 * tokens[0] / 0.1)
     assert len(tokens) == 4, "half a second and more after a warm-up"
-    assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e11, rel=0.01)
+    assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e9, rel=0.01)
 
 
 class Card:

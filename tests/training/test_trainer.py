@@ -9,7 +9,6 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from torch._dynamo.utils import counters
 from torch.nn.utils import get_total_norm
 from training_helpers import ARGS, dataset, metrics, same, stop_at, trainer, weights
 
@@ -292,11 +291,12 @@ def test_all_copies_of_the_network_have_the_table_of_rotations_on_the_device_fro
     assert {network.freqs_cis.device.type for network in networks} == {"meta"}
 
 
-def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, monkeypatch):
+def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, compiler, monkeypatch):
     """With the eager backend, torch.compile only traces. The dropout hooks are part of the graph."""
     compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda network: compile(network, backend="eager"))
-    torch._dynamo.reset()
+    counters = compiler.utils.counters
+    compiler.reset()
     counters.clear()
     losses = []
     for compiled in (False, True):
@@ -305,4 +305,17 @@ def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, 
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
     assert not counters["graph_break"]
     assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
+    compiler.reset()
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Torchinductor does not support")
+def test_code_of_the_real_compiler_gives_the_losses_of_the_plain_network(tmp_path):
+    """With a validation whose last batch is shorter."""
+    torch._dynamo.reset()
+    losses = []
+    for compiled in (False, True):
+        trainer(tmp_path, eval_every=2, max_steps=4, compile=compiled, micro_batch_size=4).run()
+        losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in metrics(tmp_path)])
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
     torch._dynamo.reset()

@@ -22,7 +22,7 @@ PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
 @pytest.fixture
-def files(monkeypatch, tmp_path):
+def files(compiler, monkeypatch, tmp_path):
     """A function that counts the files of compiled code. They hold the numbers of programs, which run as exported.
 
     The compiler generates no code for complex numbers, so a program must not have any.
@@ -177,18 +177,20 @@ def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(s
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
-@pytest.mark.parametrize("kind", ["float32", "int8"])
-def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch, tmp_path, kind):
-    """The only test that needs a C++ compiler, and only for the first call, because the second one loads the file."""
+@pytest.mark.parametrize(
+    ("kind", "prompts"), [("float32", [[1, 2]]), ("int8", [[1, 2]]), ("padded rows", [[1, 2, 3], [4], [5, 6]])]
+)
+def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch, tmp_path, kind, prompts):
+    """The first call needs a C++ compiler; the second one loads the file."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     model = small_model(n_layers=1, dim=32, head_dim=8).eval()
     if kind == "int8":
         save_model(model, tmp_path / "model")
         model = load_model(tmp_path / "model", dtype=torch.bfloat16, int8=True)
-    text = list(generate(model, [[1, 2]], 20))
+    text = list(generate(model, prompts, 20))
     for compiler in ("g++", "true"):
         monkeypatch.setenv("CXX", compiler)
-        assert list(generate(model, [[1, 2]], 20, compile=True)) == text
+        assert list(generate(model, prompts, 20, compile=True)) == text
     (file,) = tmp_path.rglob("*.pt2")
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(RuntimeError):

@@ -15,7 +15,6 @@ import pytest
 import torch
 from letters import LETTERS
 from torch import nn
-from torch._dynamo.utils import counters
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
@@ -251,7 +250,7 @@ def test_nothing_is_recorded_under_autocast(small_model, recorder, eager):
 
 
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
-def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, monkeypatch):
+def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, compiler, monkeypatch):
     """More sizes than the compilations that PyTorch allows by default; and without the compiler, which is slow."""
 
     def record(step, device):  # PyTorch does not compile under a dispatch mode
@@ -262,6 +261,7 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
     model = small_model(n_layers=1)
     network = for_decoding(model, compile=True)
+    counters = compiler.utils.counters
     before = counters["stats"]["unique_graphs"]
     for _ in range(2):
         for rows in range(1, 11):
