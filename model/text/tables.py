@@ -34,7 +34,7 @@ def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Itera
 def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]:
     from pyarrow import parquet
 
-    table = parquet.ParquetFile(raw)
+    table = parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)  # else a whole row group is in memory
     columns = choose_columns(name, table.schema_arrow.names, wanted)
     return table.iter_batches(ROWS, columns=columns)
 

@@ -42,7 +42,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n"
     ("content", "words"),
     [
         (POINTER, "Git LFS pointer .* `git lfs pull`"),
-        (gzip.compress(b"rope"), "gzip: unpack"),
+        (gzip.compress(b"rope", mtime=0), "gzip: unpack"),
         (bz2.compress(b"rope"), "bzip2: unpack"),
         (lzma.compress(b"rope"), "xz: unpack"),
         (b"PK\3\4\x14\0", "zip archive"),
