@@ -16,7 +16,7 @@ from .. import kernels
 
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
-CPU = torch.device("cpu")
+MAIN_MEMORY = torch.device("cpu")
 BUILT_FOR_CPU = (
     "this PyTorch was built for the CPU only: install the one for CUDA, with the command that "
     "https://pytorch.org/get-started/locally/ gives"
@@ -161,7 +161,9 @@ def free_memory(device: torch.device) -> int | None:
         return None
 
 
-def check_memory(needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = CPU) -> None:
+def check_memory(
+    needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = MAIN_MEMORY
+) -> None:
     """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated."""
     free = free_memory(device)
     if free is not None and needed > free:
