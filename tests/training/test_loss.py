@@ -45,7 +45,13 @@ def gradients(model: Transformer, loss: torch.Tensor) -> dict[str, torch.Tensor]
 
 @pytest.mark.parametrize(
     ("network", "args"),
-    [(Transformer, ARGS), (Transformer, LARGE), (Transformer, TIED), (Scaled, ARGS), (Scaled, TIED)],
+    [
+        (Transformer, ARGS),
+        (Transformer, LARGE),
+        (Transformer, TIED),
+        (Scaled, ARGS),
+        pytest.param(Scaled, TIED, marks=pytest.mark.slow),
+    ],
 )
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_loss_and_gradients_are_those_of_all_logits_at_once(network, args, dtype):
