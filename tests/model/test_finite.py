@@ -15,7 +15,10 @@ from model.weights import load_model, save_model
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10, 3, 4, 5], [2, 2]]
 
 
-@pytest.fixture(params=PROCESSORS)
+OTHERS = {"amx", "avx512", "apple"}  # whose kernels are a mixture of those of the other processors
+
+
+@pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in OTHERS)) for name in PROCESSORS])
 def processor(request, monkeypatch):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[request.param])
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
@@ -62,14 +65,18 @@ def test_training_and_validation(small_args, processor, tmp_path, dtype):
 
 
 @pytest.mark.parametrize("processor", ["native"], indirect=True)  # because its attention is made of products
-@pytest.mark.parametrize(("n_kv_heads", "head_dim", "int8"), [
-    (1, 128, False), (2, 32, False), (4, 64, False), (8, 16, False), (2, 32, True), (4, 64, True)
+@pytest.mark.parametrize(("n_kv_heads", "head_dim", "int8", "every"), [
+    (1, 128, False, 7), (2, 32, False, 7), (4, 64, False, 7), (8, 16, False, 7), (2, 32, True, 7), (4, 64, True, 7),
+    pytest.param(2, 32, False, 1, marks=pytest.mark.slow),
 ])  # fmt: skip
 @torch.no_grad()
 def test_every_prompt_length_is_right_where_products_read_past_the_end_of_a_row(
-    processor, monkeypatch, tmp_path, n_kv_heads, head_dim, int8
+    processor, monkeypatch, tmp_path, n_kv_heads, head_dim, int8, every
 ):
-    """The hidden state after a prompt of each length, in 16 bits with finite inputs only, against float32."""
+    """The hidden state after a prompt of each length, in 16 bits with finite inputs only, against float32.
+
+    If ``every`` is 7, a seventh of the lengths is tested, another one for each ``n_kv_heads``.
+    """
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 128)
     args = ModelArgs(
         dim=8 * head_dim, n_layers=1, n_heads=8, n_kv_heads=n_kv_heads, hidden_dim=96, vocab_size=50, max_seq_len=720
@@ -81,7 +88,6 @@ def test_every_prompt_length_is_right_where_products_read_past_the_end_of_a_row(
     text = torch.randint(args.vocab_size, (1, 690))
     expected = exact(text)
     spread = expected.std()
-    every = 1 if (n_kv_heads, int8) == (2, False) else 7  # another seventh of the lengths for each n_kv_heads
     for length in [*range(1 + n_kv_heads % every, 141, every), 255, 513, 690]:
         with FiniteInputs():
             h = network(text[:, :length], 0, KVCache(args, max_seq_len=length, dtype=torch.bfloat16))

@@ -149,6 +149,7 @@ def test_standard_input_can_be_read_twice_and_leaves_no_file(monkeypatch, tmp_pa
     assert "standard input is not UTF-8 text: byte 2 is 0xff" in refusal("-")
 
 
+@pytest.mark.slow
 def test_the_default_corpus_is_documentation():
     texts = read_documents(PYTHON_DOCS)
     assert 1_500_000 < sum(map(len, texts)) < 4_000_000

@@ -18,8 +18,6 @@ from model.training.trainer import Trainer, initial_model
 from model.weights import load_model, save_model
 from model.weights.tensors import load_tensors
 
-importlib.import_module("torch.distributed.fsdp")  # once, instead of in each forked process
-
 SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "adamw"}
 SETTINGS |= {"device": "cpu"}  # the machine may have fewer GPUs than there are processes here
 STATE = "training_state.safetensors"
@@ -27,6 +25,12 @@ STATE = "training_state.safetensors"
 
 def column(directory: Path, name: str) -> list[float]:
     return [line[name] for line in metrics(directory) if name in line]
+
+
+@pytest.fixture
+def _fsdp() -> None:
+    """Import it once, instead of in each forked process."""
+    importlib.import_module("torch.distributed.fsdp")
 
 
 class Buffered(Transformer):
@@ -93,8 +97,11 @@ def test_ddp_in_float16_learns_as_in_float32_and_is_resumed_bit_for_bit(tmp_path
         stop_at(run, until)
         assert ranks.gather(run.scaler.get_scale()) == [[2.0**15, 2.0**15]]
 
-    assert run_in_processes(2, partial(overflowing, directory=whole)) == [0, 0]
-    assert run_in_processes(2, partial(overflowing, directory=resumed, until=7)) == [0, 0]
+    def whole_and_begin(ranks) -> None:
+        overflowing(ranks, whole)
+        overflowing(ranks, resumed, until=7)
+
+    assert run_in_processes(2, whole_and_begin) == [0, 0]
     assert run_in_processes(2, partial(overflowing, directory=resumed, resume=True)) == [0, 0]
     exact.mkdir()
     train(None, exact)
@@ -104,6 +111,7 @@ def test_ddp_in_float16_learns_as_in_float32_and_is_resumed_bit_for_bit(tmp_path
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_fsdp")
 def test_a_run_is_resumed_with_other_numbers_of_processes_sharded_or_not(tmp_path):
     train(None, tmp_path, until=5)
     assert run_in_processes(2, partial(train, directory=tmp_path, fsdp=True, resume=True, until=10)) == [0, 0]
@@ -114,23 +122,31 @@ def test_a_run_is_resumed_with_other_numbers_of_processes_sharded_or_not(tmp_pat
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_fsdp")
 def test_a_sharded_run_in_bfloat16_is_resumed_bit_for_bit_and_learns_as_in_one_process(tmp_path):
     settings = {"fsdp": True, "dtype": "bfloat16", "dropout": 0.1}
-    whole, resumed, one = (tmp_path / name for name in ("whole", "resumed", "one"))
-    for directory in (whole, resumed, one):
+    whole, resumed, exact, one = (tmp_path / name for name in ("whole", "resumed", "exact", "one"))
+    for directory in (whole, resumed, exact, one):
         directory.mkdir()
-    assert run_in_processes(2, partial(train, directory=whole, **settings)) == [0, 0]
-    assert run_in_processes(2, partial(train, directory=resumed, until=7, **settings)) == [0, 0]
-    assert run_in_processes(2, partial(train, directory=resumed, resume=True, **settings)) == [0, 0]
+
+    def begin(ranks) -> None:
+        train(ranks, whole, **settings)
+        train(ranks, resumed, until=7, **settings)
+
+    def go_on(ranks) -> None:
+        train(ranks, resumed, resume=True, **settings)
+        train(ranks, exact, **settings | {"dropout": 0.0})
+
+    assert run_in_processes(2, begin) == [0, 0]
+    assert run_in_processes(2, go_on) == [0, 0]
     assert same(*(load_tensors(path / STATE) for path in (whole, resumed)))
     assert column(whole, "train_loss") == column(resumed, "train_loss")
-    settings["dropout"] = 0.0
-    assert run_in_processes(2, partial(train, directory=resumed, **settings)) == [0, 0]
     train(None, one, dtype="bfloat16")
-    assert column(resumed, "train_loss") == pytest.approx(column(one, "train_loss"), abs=0.01)
+    assert column(exact, "train_loss") == pytest.approx(column(one, "train_loss"), abs=0.01)
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("_fsdp")
 @pytest.mark.parametrize("start", ["random", "init_from", "resume"])
 def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights_of_one_process(tmp_path, start):
     settings = {"max_steps": 4, "eval_every": 2, "optimizer": "adamw", "device": "cpu", "dtype": "float32"}
@@ -191,8 +207,11 @@ def test_a_signal_to_one_process_or_the_fastest_clock_stops_all_after_the_same_s
         run = trainer(tmp_path, ranks=ranks, **settings, clock=lambda: next(now))
         assert run.run().step == 4  # a step reads the clock three times, which is 15 seconds of the fast one
 
-    assert run_in_processes(2, signalled) == [0, 0]
-    assert run_in_processes(2, timed) == [0, 0]
+    def both(ranks) -> None:
+        signalled(ranks)
+        timed(ranks)
+
+    assert run_in_processes(2, both) == [0, 0]
 
 
 @pytest.mark.slow

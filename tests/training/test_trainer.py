@@ -71,7 +71,7 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     assert without_speed(directories[0]) == without_speed(directories[1])
 
 
-@pytest.mark.parametrize("optimizer", ["muon", "adamw"])
+@pytest.mark.parametrize("optimizer", [pytest.param("muon", marks=pytest.mark.slow), "adamw"])
 def test_training_in_float16_learns_as_in_float32(optimizer):
     losses = []
     for dtype in ("float32", "float16"):

@@ -249,6 +249,7 @@ def test_nothing_is_recorded_under_autocast(small_model, recorder, eager):
     assert not recorder.made
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, compiler, monkeypatch):
     """More sizes than the compilations that PyTorch allows by default; and without the compiler, which is slow."""
