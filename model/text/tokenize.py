@@ -23,8 +23,9 @@ from .sources import Documents
 from .tokenizer import REPLACEMENT, Tokenizer
 
 BATCH_CHARACTERS = 2_000_000  # tokenized together, on all cores
-# A document longer than the MANY-th part of the text is divided; of the others some are for validation as a whole.
-MANY = 20
+# A document longer than this share of the text is divided. Otherwise it could be most of the validation text: of the
+# documentation bundled with Python, one of 438 documents would be a quarter.
+LONG = 0.02
 # With fewer documents, BOS has hardly been trained, and the model would write garbage after it. So a generation without
 # a prompt begins after a line break, if the text has one near its beginning.
 MIN_DOCUMENTS, BEGINNING = 100, 1_000_000  # tokens
@@ -207,9 +208,8 @@ class Division(NamedTuple):
 def divide(parts: np.ndarray, val_fraction: float, cuts_documents: bool) -> Division:
     """Decide what is for validation: the second source, or else about ``val_fraction`` of everything.
 
-    The end of each document that is longer than a MANY-th part of the text, and of the shorter ones every tenth, if
-    ``val_fraction`` is a tenth. So all files and kinds of documents have a part in it. Without ``cuts_documents`` all
-    count as short.
+    The end of each long document (LONG), and of the short ones every tenth, if ``val_fraction`` is a tenth. So
+    all files and kinds of documents have a part in it. Without ``cuts_documents`` all count as short.
     """
     lengths = np.bincount(parts["document"], parts["tokens"]).astype(np.int64)
     ends = np.cumsum(lengths)
@@ -217,7 +217,7 @@ def divide(parts: np.ndarray, val_fraction: float, cuts_documents: bool) -> Divi
     if parts["source"].any():
         is_val = np.bincount(parts["document"], parts["source"]) > 0
         return Division(starts, np.where(is_val, starts, ends), ends)
-    is_long = (lengths > ends[-1] / MANY) & cuts_documents
+    is_long = (lengths > LONG * ends[-1]) & cuts_documents
     numbers = np.cumsum(~is_long)  # of the short documents, from 1
     share = val_fraction + 1e-12  # because ten times 0.1 must not be less than 1
     is_val = ~is_long & (np.floor(numbers * share) > np.floor((numbers - 1) * share))

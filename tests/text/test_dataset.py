@@ -74,7 +74,8 @@ def test_the_tokens_are_those_of_whole_documents_of_which_some_or_their_ends_are
     train, val = [], []
     for number, document in enumerate(documents, 1):
         is_chosen = int(number * fraction + 1e-9) > int((number - 1) * fraction + 1e-9)
-        tail = round(fraction * len(document)) if len(texts) < 100 else len(document) * is_chosen
+        is_long = len(document) > 0.02 * sum(map(len, documents))
+        tail = round(fraction * len(document)) if is_long else len(document) * is_chosen
         train += document[: len(document) - tail]
         val += document[len(document) - tail :]
     assert documents_of(data) == (train, val)
