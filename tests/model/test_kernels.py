@@ -174,6 +174,24 @@ def test_every_product_equals_the_linear_layers(out_features, dtype, transposed)
             torch.testing.assert_close(found, expected, rtol=tolerance, atol=10 * tolerance, msg=f"{name} {shape}")
 
 
+AVX512 = ("avx2", "avx512_f", "avx512_bw", "avx512_vl")
+REPORTED = {  # by PyTorch, which on a Mac lacks oneDNN
+    "amx": (*AVX512, "avx512_bf16", "amx_tile", "amx_bf16"),
+    "native": (*AVX512, "avx512_bf16"),
+    "avx512": AVX512,
+    "emulated": ("avx2",),
+    "arm": ("neon", "bf16"),
+    "apple": ("neon", "bf16"),
+}
+
+
+@pytest.mark.parametrize("processor", PROCESSORS)
+def test_a_processor_is_known_by_what_pytorch_reports_of_it(monkeypatch, processor):
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(REPORTED[processor], True))
+    monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: processor != "apple")
+    assert kernels.this_processor() == PROCESSORS[processor]
+
+
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_only_processors_that_were_measured_take_other_products_than_pytorchs(monkeypatch, processor):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])

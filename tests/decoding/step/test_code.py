@@ -10,14 +10,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from conftest import PROCESSORS
 from torch import nn
 
-from model import KVCache, Transformer, generate
+from model import KVCache, Transformer, generate, kernels
 from model.decoding.network import for_decoding
 from model.decoding.step import code
 from model.decoding.step.code import LIBRARY, SOURCES, UNUSED_DAYS, TracedStep, load
 from model.weights import load_model, save_model
 
+SLOW = pytest.mark.slow
 PROMPTS = [[1, 5, 7], [1], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
@@ -57,10 +59,12 @@ FORMS = [
 ]
 
 
-@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=pytest.mark.slow), torch.bfloat16])
+@pytest.mark.parametrize("dtype", [pytest.param(torch.float32, marks=SLOW), torch.bfloat16])
+@pytest.mark.parametrize("processor", [pytest.param("emulated", marks=SLOW), "native"])
 def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recompiles(
-    small_model, files, each_processor, dtype
+    small_model, files, monkeypatch, processor, dtype
 ):
+    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
     model = small_model(n_layers=2).to(dtype)
     network = for_decoding(model, compile=True)
     # In 16 bits the rounding of several rows may differ, and so their text.
@@ -90,7 +94,7 @@ class Still(Transformer):
         self.freqs_cis = torch.ones_like(self.freqs_cis)
 
 
-@pytest.mark.slow
+@SLOW
 def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_code(small_model, files):
     changes = [{}, {"norm_eps": 1e-2}, {"qk_norm": True}, {"qkv_bias": True}, {"tie_embeddings": True}]
     models = [small_model(n_layers=1, **change) for change in changes]
@@ -175,7 +179,7 @@ def test_files_of_compiled_code_are_loaded_later_and_compiled_again_if_damaged(s
     assert notes == [1, 0, 1]
 
 
-@pytest.mark.slow
+@SLOW
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")  # PyTorch's own, of one of its parts about another
 @pytest.mark.parametrize(
     ("kind", "prompts"), [("float32", [[1, 2]]), ("int8", [[1, 2]]), ("padded rows", [[1, 2, 3], [4], [5, 6]])]
@@ -197,6 +201,7 @@ def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch
         load(file, {})
 
 
+@SLOW
 def test_a_file_that_was_not_used_for_a_month_is_removed_when_another_is_compiled(small_model, files, tmp_path):
     model, other = small_model(n_layers=1), small_model(n_layers=1, dim=32)
     list(generate(model, [[1, 2]], 3, compile=True))
@@ -212,6 +217,7 @@ def test_a_file_that_was_not_used_for_a_month_is_removed_when_another_is_compile
     assert not old.exists()
 
 
+@SLOW
 def test_the_name_of_the_file_depends_on_the_eps_of_a_norm(small_model, files):
     model = small_model(n_layers=1)
     for number, eps in enumerate((1e-5, 0.5), 1):
