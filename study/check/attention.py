@@ -7,8 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..topic import Both
-from .compare import Exercise, Mistake, Probe, first, of_parts
+from .compare import Exercise, Mistake, Probe, first, of_parts, only, same
 from .rotation import AXES, LAYOUT, TWICE, UNROTATED
 from .table import SIGN
 from .tensors import HALVES, NEIGHBOURS, near, plain, random, random_table, rotate
@@ -42,23 +41,19 @@ def call(attend: Attend, q: Tensor, k: Tensor, v: Tensor, table: Tensor, mask: T
     return out.reshape(q.shape) if torch.is_tensor(out) and out.shape == (B, T, H * D) else out
 
 
-def probe(en: str, zh: str, mask: Tensor, size: float = 1.0) -> Probe:
-    label = f"xq {(B, T, H, D)}, xk {(B, T, K, D)}"
+def probe(label: str, mask: Tensor, size: float = 1.0) -> Probe:
     given = *vectors(size), random_table(T, D // 2), mask
-    return Probe(Both(label + en, label + zh), lambda attend: call(attend, *given), 2e-4)
+    return Probe(same(label), lambda attend: call(attend, *given), 2e-4)
 
 
-PROBES = (
-    probe("", "", MASK),
-    probe(", causal mask", "，causal mask", TRIANGLE),
-    probe(", xq 20,000 times as large", "，xq 放大 20000 倍", MASK, 20_000.0),
-)
+SHAPES = f"xq {(B, T, H, D)}, xk {(B, T, K, D)}"
+PROBES = probe(SHAPES, MASK), probe(f"{SHAPES}, causal mask", TRIANGLE), probe("20,000 xq", MASK, 20_000.0)
 
 
 # fmt: off
 def mistakes(attend: Attend, layout: str) -> Iterator[Mistake]:
     q, k, v = vectors()
-    same = k[:, :, :1].expand(k.shape)  # whatever the key/value head
+    alike = k[:, :, :1].expand(k.shape)  # whatever the key/value head
     table, scores = random_table(T, D // 2), torch.einsum("bthd,bsd->bths", q, k[:, :, 0]).double()
 
     def out(k: Tensor, v: Tensor, table: Tensor, mask: Tensor, q: Tensor = q) -> Tensor:
@@ -73,14 +68,17 @@ def mistakes(attend: Attend, layout: str) -> Iterator[Mistake]:
     if shape != q.shape:
         yield Mistake("the shape: transpose back to (B, T, H, D)", "形状：转置回 (B, T, H, D)")
         return
-    w = weights(same, STILL, ALL)
-    if fit(weights(same, STILL, ~ALL), scores) and not fit(w, scores):
+    w = weights(alike, STILL, ALL)
+    if fit(weights(alike, STILL, ~ALL), scores) and not fit(w, scores):
         yield Mistake("True and False exchanged: False hides a key", "True 与 False 颠倒了：False 表示看不到")
         yield from mistakes(lambda *given: attend(*given[:-1], ~given[-1]), layout)
         return
     rotated, of_next = v.double().repeat_interleave(G, 2), out(k, v, table, SELF.roll(1, 1))
     if any(near(of_next, rotate(rotated, table, how).roll(-1, 1)) for how in (NEIGHBOURS, HALVES)):
         yield Mistake("values are rotated: only q and k are", "value 也转了：只转 q 和 k")
+        return
+    if not near(out(k, 2 * v, STILL, ALL), 2 * out(k, v, STILL, ALL)):
+        yield Mistake("the result is no sum of values: weights @ v", "结果不是 value 的加权和：weights @ v")
         return
     scale = fit(w, scores)
     if not scale:
@@ -89,11 +87,12 @@ def mistakes(attend: Attend, layout: str) -> Iterator[Mistake]:
     yield from first(
         (abs(scale * math.sqrt(D) - 1) < 0.01, "", ""),
         (abs(scale - 1) < 0.01, "the scores are not divided by sqrt(D)", "得分没有除以 sqrt(D)"),
+        (scale < 0, "the scores are negated", "得分的符号反了"),
         (True, f"the scale of the scores: 1/sqrt(D), here {scale:.4g}", f"得分的缩放：1/sqrt(D)，这里是 {scale:.4g}"),
     )
-    yield from rotation_mistakes(weights(same, table, ALL), scale * q, same, table, layout)
-    large = weights(same, STILL, MASK, 20_000 * q)
-    yield from mask_mistakes(w, weights(same, STILL, MASK), large)
+    yield from rotation_mistakes(weights(alike, table, ALL), scale * q, alike, table, layout)
+    large = weights(alike, STILL, MASK, 20_000 * q)
+    yield from mask_mistakes(w, weights(alike, STILL, MASK), large)
     numbers = torch.arange(K).float()[:, None].expand(B, T, K, D)  # values that are their head
     yield from head_mistakes(weights(k, STILL, ALL), out(k, numbers, STILL, ALL), scale * q, k)
     yield from first((large.isnan().any(), "exp overflows: subtract the largest score", "exp 溢出：先减去最大得分"))
@@ -118,7 +117,6 @@ def weight_mistakes(w: Tensor, scores: Tensor) -> list[Mistake]:
         (fit(w.transpose(1, 3), scores), "the weights are transposed", "权重转置了"),
         ("keys" not in axes and axes, f"the softmax runs along the wrong axis: {axes}", f"softmax 的轴不对：{axes}"),
         ("keys" not in axes, "the weights do not sum to 1", "权重之和不为 1"),
-        (True, "not a softmax of the scores q . k / sqrt(D)", "不是得分 q · k / sqrt(D) 的 softmax"),
     )
 
 
@@ -135,8 +133,8 @@ def rotation_mistakes(w: Tensor, q: Tensor, k: Tensor, table: Tensor, layout: st
     return first(
         (turned(1, 1, layout), "", ""),
         (turned(0, 0), *UNROTATED),
-        (turned(1, 0), *of_parts("qk", [[], [UNROTATED]])[0]),
-        (turned(0, 1), *of_parts("qk", [[UNROTATED], []])[0]),
+        (turned(1, 0), *only("k", UNROTATED)),
+        (turned(0, 1), *only("q", UNROTATED)),
         (turned(-1, -1), *SIGN),
         (turned(2, 2), *TWICE),
         (turned(1, 1), *LAYOUT),

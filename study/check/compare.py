@@ -1,6 +1,6 @@
 """Exercises with their probes, mistakes in both languages, and the first number that differs."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -56,7 +56,7 @@ class Exercise(NamedTuple):
     probes: Sequence[Probe]
     axes: Sequence[str]
     parts: tuple[str, ...]  # of a result that is a tuple
-    mistakes: Callable[[View, str], Iterator[Mistake]]
+    mistakes: Callable[[View, str], Iterable[Mistake]]
 
 
 def same(text: str) -> Both:
@@ -70,17 +70,16 @@ def first(*rows: Any) -> list[Mistake]:
     return [Mistake(*row[1:])] if row[1] else []
 
 
-def of_parts(names: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
-    """The mistakes of two parts; one that only one of them makes says so."""
-    mistakes = []
-    for mistake in dict.fromkeys([*found[0], *found[1]]):
-        parts = [name for name, part in zip(names, found) if mistake in part]
-        if len(parts) == 1:
-            (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
-            en, zh = f"{en}, in {parts[0]} only{colon}{why}", f"{zh}（只在 {parts[0]}）{zh_colon}{zh_why}"
-            mistake = Mistake(en, zh, mistake.step)
-        mistakes.append(mistake)
-    return mistakes
+def only(part: str, mistake: Mistake) -> Mistake:
+    """This mistake, if only one part of the result has it."""
+    (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
+    return Mistake(f"{en}, in {part} only{colon}{why}", f"{zh}（只在 {part}）{zh_colon}{zh_why}", mistake.step)
+
+
+def of_parts(parts: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
+    """The mistakes that both parts of the result have, then those of one only."""
+    both = [mistake for mistake in found[0] if mistake in found[1]]
+    return both + [only(part, each) for part, some in zip(parts, found) for each in some if each not in both]
 
 
 def words(values: Iterable[Any]) -> str:

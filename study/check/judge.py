@@ -95,6 +95,7 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
 
 
 FORM = Mistake("not the form of your table: see precompute_freqs_cis", "与 precompute_freqs_cis 的表形式不同", 3)
+RANDOM = Mistake("different numbers on each call: no dropout", "每次调用结果不同：不要 dropout", 7)
 OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
 
 
@@ -116,6 +117,8 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         layout = rotation.layout_of(view)
         findings = differences(exercise, results, layout)
     mistakes = named(exercise, view, layout) if findings else []
+    if findings and differences(exercise, [probe.of(view) for probe in exercise.probes], layout) != findings:
+        mistakes = [RANDOM]
     if call.overwritten:
         mistakes.append(OVERWRITTEN)
         after = Both(f"{call.overwritten} after the call", f"调用之后的 {call.overwritten}")
@@ -197,19 +200,17 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
 def view_of(call: Caller, form: str) -> View:
     place = call.names.index("freqs_cis")
 
-    def write(table: Tensor) -> Any:
-        return FORMS[form](table.real.float(), table.imag.float())
-
     def view(*given: Any) -> Any:
-        return call(*given[:place], write(given[place]), *given[place + 1 :])
+        table = given[place]
+        written = FORMS[form](table.real.float(), table.imag.float())
+        if place < 2 or not call.unpacks:
+            return call(*given[:place], written, *given[place + 1 :])
+        # In transformers, cosines and sines have the dtype of the vectors, which may be (B, H, T, D).
+        axes = (1, 2) if form == "heads first" else (1, 1)
+        rotated = call(*(x.float().transpose(*axes) for x in given[:2]), written)
+        return tuple(y.transpose(*axes).type_as(x) for x, y in zip(given, rotated))
 
-    def as_in_transformers(xq: Tensor, xk: Tensor, table: Tensor) -> Any:
-        """Its caller gives cosines and sines, two arguments, in the dtype of the vectors, which may be (B, H, T, D)."""
-        swapped = (1, 2) if form == "heads first" else (1, 1)
-        rotated = call(xq.float().transpose(*swapped), xk.float().transpose(*swapped), write(table))
-        return tuple(y.transpose(*swapped).type_as(x) for x, y in zip((xq, xk), rotated))
-
-    return as_in_transformers if call.unpacks and place == 2 else view
+    return view
 
 
 def reshape_view(call: Caller, form: str) -> View:
