@@ -16,9 +16,9 @@ from model.transformer import Transformer
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
 from . import rotation
-from .compare import read_table
 from .judge import Conventions, View, caches_of
 from .reader import Raised
+from .tensors import read_table
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 

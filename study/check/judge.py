@@ -2,6 +2,7 @@
 
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,9 @@ from model.config import ModelArgs
 
 from ..topic import Both
 from . import attention, kv_cache, layouts, rotation, table
-from .compare import COMPLEX, FORMS, HALVES, NEIGHBOURS, Exercise, Finding, Mistake, View, difference, read_table
+from .compare import Exercise, Finding, Mistake, View, difference
 from .reader import Caller, Raised, Unwritten, count_of_required, kind
+from .tensors import COMPLEX, FORMS, HALVES, NEIGHBOURS, read_table
 
 EXERCISES = {
     "precompute_freqs_cis": table.EXERCISE,
@@ -92,14 +94,9 @@ def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
-# fmt: off
-FORM = Mistake(
-    "not the form of your table: precompute_freqs_cis writes another",
-    "与你的表形式不同：precompute_freqs_cis 写的是另一种", 3)
+FORM = Mistake("not the form of your table: see precompute_freqs_cis", "与 precompute_freqs_cis 的表形式不同", 3)
+RANDOM = Mistake("different numbers on each call: no dropout", "每次调用结果不同：不要 dropout", 7)
 OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
-RANDOM = Mistake(
-    "different numbers on each call: no dropout, nothing kept", "每次调用结果不同：不要 dropout，也不要留下什么", 7)
-# fmt: on
 
 
 def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
@@ -120,8 +117,7 @@ def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conve
         layout = rotation.layout_of(view)
         findings = differences(exercise, results, layout)
     mistakes = named(exercise, view, layout) if findings else []
-    again = zip(exercise.probes, results, (probe.of(view) for probe in exercise.probes))
-    if any(difference(exercise, *each) for each in again if not isinstance(each[1], Raised)):
+    if findings and differences(exercise, [probe.of(view) for probe in exercise.probes], layout) != findings:
         mistakes = [RANDOM]
     if call.overwritten:
         mistakes.append(OVERWRITTEN)
@@ -176,13 +172,11 @@ def differences(exercise: Exercise, results: Sequence[Any], layout: str) -> list
 
 def named(exercise: Exercise, view: View, layout: str) -> list[Mistake]:
     """The mistakes that were measured until the function raised, or returned what could not be measured."""
-    found = []
-    try:
+    found: dict[Mistake, None] = {}
+    with suppress(Raised, AttributeError, IndexError, RuntimeError, TypeError, ValueError):
         for mistake in exercise.mistakes(view, layout):
-            found.append(mistake)
-    except (Raised, AttributeError, IndexError, RuntimeError, StopIteration, TypeError, ValueError):
-        pass
-    return list(dict.fromkeys(found))
+            found[mistake] = None
+    return list(found)
 
 
 # The reader's functions with our arguments.
@@ -206,19 +200,17 @@ def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, Vie
 def view_of(call: Caller, form: str) -> View:
     place = call.names.index("freqs_cis")
 
-    def write(table: Tensor) -> Any:
-        return FORMS[form](table.real.float(), table.imag.float())
-
     def view(*given: Any) -> Any:
-        return call(*given[:place], write(given[place]), *given[place + 1 :])
+        table = given[place]
+        written = FORMS[form](table.real.float(), table.imag.float())
+        if place < 2 or not call.unpacks:
+            return call(*given[:place], written, *given[place + 1 :])
+        # In transformers, cosines and sines have the dtype of the vectors, which may be (B, H, T, D).
+        axes = (1, 2) if form == "heads first" else (1, 1)
+        rotated = call(*(x.float().transpose(*axes) for x in given[:2]), written)
+        return tuple(y.transpose(*axes).type_as(x) for x, y in zip(given, rotated))
 
-    def as_in_transformers(xq: Tensor, xk: Tensor, table: Tensor) -> Any:
-        """Its caller gives cosines and sines, two arguments, in the dtype of the vectors, which may be (B, H, T, D)."""
-        swapped = (1, 2) if form == "heads first" else (1, 1)
-        rotated = call(xq.float().transpose(*swapped), xk.float().transpose(*swapped), write(table))
-        return tuple(y.transpose(*swapped).type_as(x) for x, y in zip((xq, xk), rotated))
-
-    return as_in_transformers if call.unpacks and place == 2 else view
+    return view
 
 
 def reshape_view(call: Caller, form: str) -> View:
@@ -231,10 +223,9 @@ def reshape_view(call: Caller, form: str) -> View:
     return view
 
 
-def with_rotation(
-    call: Caller, layout: str, xq: Tensor, xk: Tensor, xv: Tensor, freqs_cis: Tensor, mask: Tensor
-) -> Any:
+def with_rotation(call: Caller, layout: str, *given: Tensor) -> Any:
     """Attention (B, T, H, D) by one of rotated queries and keys (B, H, T, D)."""
+    xq, xk, xv, freqs_cis, mask = given
     turned = *rotation.right(layout)(xq, xk, freqs_cis), xv
     return call(*(x.transpose(1, 2) for x in turned), mask).transpose(1, 2)
 

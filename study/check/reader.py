@@ -82,7 +82,7 @@ class Caller:
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
         self.unpacks = count_of_required(function) > len(names)
-        self.overwritten = ""  # the names of the arguments that a call has changed
+        self.overwritten = ""  # the name of the first argument that a call has changed
 
     def __call__(self, *given: Any) -> Any:
         """Raises Raised, or Unwritten if there is no code yet."""
@@ -96,13 +96,9 @@ class Caller:
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
             raise Raised(describe(error, self.path, zip(self.names, given))) from error
-        if not self.overwritten:
-            changed = [
-                name
-                for name, x, y in zip(self.names, given, copies)
-                if not all(map(torch.equal, tensors_of(x), tensors_of(y)))
-            ]
-            self.overwritten = " and ".join(changed)
+        for name, x, y in zip(self.names, given, copies):
+            if not all(map(torch.equal, tensors_of(x), tensors_of(y))):
+                self.overwritten = self.overwritten or name
         return value
 
 

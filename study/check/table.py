@@ -7,9 +7,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .compare import Both, Exercise, Mistake, Probe, first, near, plain, read_table, rotation, same
+from ..topic import Both
+from .compare import Exercise, Mistake, Probe, first, same
+from .tensors import near, plain, read_table, rotation
 
-AXES = (Both("position", "位置"), Both("pair", "组"))
 DIM, END, THETA = 12, 40, 10000.0
 Call = Callable[..., Any]
 
@@ -34,145 +35,90 @@ def probe(*arguments: Any, tolerance: float = 5e-5) -> Probe:
 
 # The last one is beyond 2048, where float16 has only even numbers; float32 is wrong by 0.0003 there.
 PROBES = (probe(8, 7, 3.0), probe(4, 3), probe(6, 13, 500.0), probe(DIM, 3001, THETA, tolerance=2e-3))
+SIGN = Mistake("the sign of the angle: exp(j a), x cos a - y sin a", "角度的符号：exp(j a)，x cos a - y sin a", 1)
 
 
 # fmt: off
-SIGN = Mistake(
-    "the sign of the angle: x cos a - y sin a, x sin a + y cos a",
-    "角度的符号：x cos a - y sin a, x sin a + y cos a", 1)
-
-
 def mistakes(call: Call, _: str) -> Iterator[Mistake]:
     z, table = read(call, DIM, END, THETA), right(DIM, END)
-    if not torch.is_tensor(z):
-        yield Mistake(
-            "no torch tensor: return a complex tensor or (cos, sin)", "不是 torch 张量：应返回复数张量或 (cos, sin)")
-    elif z.is_complex() and z.shape == table.shape and near(z.abs(), table.abs()):
+    if torch.is_tensor(z) and z.is_complex() and z.shape == table.shape and near(z.abs(), table.abs()):
         yield from angle_mistakes(call, z)
-    else:
+    elif torch.is_tensor(z):
         yield from value_mistakes(z, table, torch.outer(torch.arange(END).double(), frequencies(DIM, THETA)))
 
 
 def value_mistakes(z: Tensor, table: Tensor, angles: Tensor) -> list[Mistake]:
     """Of what is no table of rotations."""
     x, y = (z.real, z.imag) if z.is_complex() else (z, torch.zeros_like(z))
-    numbers, zero = torch.view_as_real(table).flatten(), torch.zeros_like(angles)
+    zero = torch.zeros_like(angles)
     return first(
         (near(z, table.T), "the table is transposed: (end, dim/2)", "表转置了：应为 (end, dim/2)"),
-        (near(z.flatten().abs().sort()[0], numbers.abs().sort()[0]),
-         "cosines and sines in one tensor: return (cos, sin), or complex",
-         "cos 和 sin 挤在一个张量里：应为 (cos, sin) 或复数"),
-        (z.shape == angles[1].shape or near(x, angles[1].expand(END, -1)),
-         "frequencies only: multiply them by the positions, torch.outer", "只有频率：还要乘位置，torch.outer"),
-        (z.isnan().any(), "", ""),
-        (z.shape == (DIM, END // 2), "dim and end exchanged: dim is the first argument", "dim 与 end 颠倒了：先 dim"),
-        (z.ndim == 2 and len(z) != END, "the number of positions: 0 .. end - 1", "位置数：0 到 end - 1"),
-        (z.shape != table.shape, "the columns: dim/2, one a pair; or dim, each angle twice, in the same order in both",
-         "列：dim/2，每组一列；或 dim，每个角度两次，cos 与 sin 顺序相同"),
-        (near(x, angles) or near(y, angles),
-         "angles: return their cosines and sines", "是角度：应返回它们的 cos 和 sin"),
-        (near(y, zero) and near(x, angles.exp(), 0.1), "exp without j: exp(j angle)", "exp 少了 j：exp(j 角度)"),
-        (near(y, zero) or near(x, zero) or near(x, y),
-         "cosine or sine is missing: cos a + j sin a", "少了 cos 或 sin：cos a + j sin a"),
-        (near(z, torch.polar(angles, zero + 1)),
-         "polar's arguments exchanged: length, angle", "polar 的参数颠倒了：先长度后角度"),
+        (z.shape == angles[1].shape, "frequencies only: torch.outer(positions, freqs)", "只有频率：还要 torch.outer"),
+        (z.shape != table.shape, "", ""),
+        (near(x, angles) or near(y, angles), "angles: return their cos and sin", "是角度：应返回它们的 cos 和 sin"),
+        (near(y, zero) or near(x, zero) or near(x, y), "cosine or sine is missing: cos a + j sin a", "少了 cos 或 sin"),
+        (near(z, torch.polar(angles, zero + 1)), "polar's arguments exchanged: length, angle", "polar 的参数颠倒了"),
         (True, "the length is not 1: cos² + sin² = 1", "长度不是 1：cos² + sin² = 1"),
     )
 
 
 def angle_mistakes(call: Call, z: Tensor) -> Iterator[Mistake]:
     """Of rotations, of which row p should turn pair i by p times its frequency."""
-    found = []
-    if near(z.flip(0), right(DIM, END)):
-        found.append(Mistake(
-            "the positions are in reverse order: row p is position p", "位置的顺序反了：第 p 行是位置 p"))
-        z = z.flip(0)
-    step, start = start_of(z)
-    if start is None:
+    is_exchanged = start_of(z) is None
+    if is_exchanged:
         z = torch.complex(z.imag, z.real)
-        step, start = start_of(z)
-        found += first((start is not None,
-            "cosine and sine exchanged: cos a + j sin a", "cos 与 sin 颠倒了：cos a + j sin a", 1))
-    if start is None or not near(z[1:], z[:-1] * step, 0.03):
+    start = start_of(z)
+    if start is None or not near(z[1:], z[:-1] * z[1] / z[0], 0.03):
         return
-    found += first((start,
-        f"off by one position: row 0 is 0, here {start}", f"差了一个位置：第 0 行是 0，这里是 {start}"))
-    found += step_mistakes(call, step)
+    found = first(
+        (is_exchanged, "cosine and sine exchanged: cos a + j sin a", "cos 与 sin 颠倒了：cos a + j sin a", 1),
+        (start, f"off by one position: row 0 is 0, here {start}", f"差了一个位置：第 0 行是 0，这里是 {start}"),
+    ) + [each for each in frequency_mistakes(call) if each != SIGN or not is_exchanged]
     yield from found or rounding_mistakes(call)
 
 
-def start_of(z: Tensor) -> tuple[Tensor, int | None]:
-    """How much each pair turns between two positions, and the position of row 0, None if it is no whole number."""
-    step = z[1] / z[0]
-    return step, next((n for n in (0, 1, -1, 2) if near(z[0], step**n, 0.002)), None)
+def start_of(z: Tensor) -> int | None:
+    """The position of row 0, None if it is no whole number."""
+    return next((n for n in (0, 1, -1, 2) if near(z[0], (z[1] / z[0]) ** n, 0.002)), None)
 
 
-def step_mistakes(call: Call, step: Tensor) -> list[Mistake]:
-    """From the rotation of each pair between two positions."""
-    i, freqs = torch.arange(DIM // 2).double(), frequencies(DIM, THETA)
-    exponents = {
-        "i/D": i / DIM, "2i/(D/2)": 4 * i / DIM, "2(i - 1)/D": 2 * (i - 1) / DIM, "2(i + 1)/D": 2 * (i + 1) / DIM,
-        "(2i + 1)/D": (2 * i + 1) / DIM, "2i/(D - 1)": 2 * i / (DIM - 1), "2i/(D - 2)": 2 * i / (DIM - 2), "2i": 2 * i,
-        "i": i, "(2i // D)": 2 * i // DIM, "2i/end": 2 * i / END, "i/end": i / END,
-        "(D - 2 - 2i)/D": 2 * i.flip(0) / DIM,
-    }
-    for turned, sign in ((step, []), (step.conj(), [SIGN])):
-        if turns_by(turned, freqs):
-            return [*base_mistakes(call), *sign]
-        for name, exponent in exponents.items():
-            if turns_by(turned, THETA**-exponent):
-                return [exponent_mistake(name), *sign]
-        if turns_by(turned, 1 / freqs):
-            return [Mistake(
-                "theta is inverted: theta^(-2i/D), with a minus sign", "θ 颠倒了：θ^(-2i/D)，有负号"), *sign]
-    factor, later = (float(angle[-1] / freqs[-1]) for angle in (step.angle(), steps(call, 2 * END, THETA)))
-    if not turns_by(step, factor * freqs):
-        return base_mistakes(call)
-    return first(
-        (near(step, torch.ones_like(step), 1e-6),
-         "all rows are the same: row p turns by p", "每一行都一样：第 p 行转 p 倍"),
-        (abs(factor / 57.2958 - 1) < 0.01 or abs(factor * 57.2958 - 1) < 0.01,
-         "degrees: use radians", "用了角度制：应为弧度"),
-        (abs(later - factor) > abs(factor) / 4,
-         "the positions: 0, 1 .. end - 1, not divided by end", "位置：0、1 … end - 1，不除以 end"),
-        (True,
-         f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)",
-         f"角度多了系数：p θ^(-2i/D) 的 {factor:.4g} 倍"),
-    )
-
-
-def turns_by(step: Tensor, angles: Tensor) -> bool:
-    """Whether these are the rotations, also relative to small angles."""
-    is_small = angles.abs() < 3
-    return near(step, rotation(angles)) and torch.allclose(step.angle()[is_small], angles[is_small], rtol=0.01, atol=0)
-
-
-def exponent_mistake(name: str) -> Mistake:
-    return Mistake(f"the exponent: theta^-(2i/D), here theta^-({name})", f"指数：θ^-(2i/D)，这里是 θ^-({name})")
-
-
-def steps(call: Call, end: int, theta: float) -> Tensor:
+def step(call: Call, end: int, theta: float) -> Tensor:
     """The angle of each pair from one position to the next."""
     z: Tensor = read(call, DIM, end, theta)
     return (z[2] / z[1]).angle()
 
 
-def base_mistakes(call: Call) -> list[Mistake]:
-    """Of frequencies that are powers of theta, of another number, or no powers."""
-    turns = [steps(call, END, theta).abs() for theta in (THETA, 500.0)]
-    logs = [-turn[1:].log() * DIM / torch.arange(2, DIM, 2) for turn in turns]  # of the base, from each pair
-    a, b = (float(log.mean()) for log in logs)
-    ratio, ratio_b = a / math.log(THETA), b / math.log(500)
-    is_power = abs(turns[0][0] - 1) < 0.02 and all(near(log, log.mean().expand(DIM // 2 - 1)) for log in logs)
-    values = ", ".join(f"{x:.3g}" for x in turns[0].tolist()[:3])
-    return first(
-        (not is_power, f"the frequencies: theta^(-2i/D), 1, 0.215, 0.0464 .. for D = 12; here {values} ..",
-         f"频率：θ^(-2i/D)，D = 12 时为 1、0.215、0.0464 …；这里是 {values} …"),
-        (abs(ratio - 1) < 0.01 and abs(ratio_b - 1) < 0.01, "", ""),
-        (abs(a - b) < 0.01,
-         f"theta is not used: the base is always {math.exp(a):.4g}", f"没有用 θ：底数总是 {math.exp(a):.4g}"),
-        (abs(ratio - ratio_b) < 0.01, *exponent_mistake(f"{ratio:.3g} × 2i/D")),
-        (True, f"the base: theta, 10000, here {math.exp(a):.6g}", f"底数：θ，即 10000，这里是 {math.exp(a):.6g}"),
+def frequency_mistakes(call: Call) -> list[Mistake]:
+    """From the frequencies for two small values of theta, which gives their exponents whatever else they contain."""
+    i, right = torch.arange(DIM // 2).double(), frequencies(DIM, 3.0)
+    angles, other, later = step(call, END, 3.0), step(call, END, 1.2), step(call, 2 * END, 3.0)
+    of_large = step(call, END, 30.0).abs() / frequencies(DIM, 30.0)
+    sign = first((angles[-1] < 0, *SIGN))
+    angles, other = (each * each[-1].sign() for each in (angles, other))
+    factors = angles / right
+    factor = float(factors[-1])
+    if near(rotation(angles), rotation(factor * right)) and abs(float(of_large[-1]) / factor - 1) < 0.02:
+        return sign + first(
+            (abs(factor - 1) < 0.01, "", ""),
+            (abs(later[-1]) < 0.8 * angles[-1], "the positions: 0, 1 .. end - 1", "位置：0、1 … end - 1"),
+            (True, f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)", f"角度多了系数：{factor:.4g} 倍"),
+        )
+    exponents = (other / angles).log() / math.log(3 / 1.2)
+    usual = {
+        "i/D": i / DIM, "2i/(D/2)": 4 * i / DIM, "2(i - 1)/D": 2 * (i - 1) / DIM, "2(i + 1)/D": 2 * (i + 1) / DIM,
+        "(2i + 1)/D": (2 * i + 1) / DIM, "2i": 2 * i, "i": i,
+    }
+    shown = ", ".join(f"{value:.3g}" for value in exponents[:3].tolist())
+    name = next((name for name, values in usual.items() if near(exponents, values, 0.02)), f"{shown} ..")
+    base = factors[1:].log() * -DIM / (2 * i[1:])  # the logarithm of a factor of theta
+    return sign + first(
+        (near(exponents, 0 * i, 0.02), "theta is not used: theta^(-2i/D)", "没有用 θ：θ^(-2i/D)"),
+        (near(exponents, -2 * i / DIM, 0.02), "theta is inverted: theta^(-2i/D)", "θ 颠倒了：θ^(-2i/D)，有负号"),
+        (near(exponents, 2 * i / DIM, 0.02) and near(base, base.mean().expand(DIM // 2 - 1)),
+         f"the base: theta, here {base.mean().exp():.4g} theta", f"底数：θ，这里是 {base.mean().exp():.4g} θ"),
+        (near(exponents.diff(), exponents.diff().mean().expand(DIM // 2 - 1), 0.02),
+         f"the exponent: theta^-(2i/D), here theta^-({name})", f"指数：θ^-(2i/D)，这里是 θ^-({name})"),
+        (True, "the frequencies: theta^(-2i/D)", "频率：θ^(-2i/D)"),
     )
 
 
@@ -197,4 +143,4 @@ def rounding_mistakes(call: Call) -> list[Mistake]:
 # fmt: on
 
 
-EXERCISE = Exercise(5, ("dim", "end", "theta"), lambda _: right, PROBES, AXES, (), mistakes)
+EXERCISE = Exercise(5, ("dim", "end", "theta"), lambda _: right, PROBES, ("position", "pair"), (), mistakes)
