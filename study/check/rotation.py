@@ -84,7 +84,7 @@ def layout_of(apply: Apply) -> str:
 
 
 # fmt: off
-LAYOUT = Mistake("layouts mixed: pairs, angles, results", "布局弄混了：分组、角度、结果都用相邻，或都用两半", 3)
+LAYOUT = Mistake("layouts mixed: one for pairs, angles and results", "布局弄混了：分组、角度、结果要用同一种布局", 3)
 MIXED_UP = Mistake("q and k mixed up: return xq, then xk, both rotated", "q 与 k 弄混了：先返回 xq，再返回 xk", 4)
 UNROTATED = Mistake("not rotated: rotate q and k", "没有旋转：q 和 k 都要旋转", 2)
 TWICE = Mistake("rotated twice: a token at p is turned to 2p", "转了两次：位置 p 转到了 2p", 4)
