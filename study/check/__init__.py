@@ -1,7 +1,8 @@
 """Run the reader's functions beside ours: the first number that differs, and the usual mistakes by what they do.
 
 reader.py      loads the reader's files and calls their functions
-compare.py     probes, both languages, the forms of a table, and the first difference
+tensors.py     numbers for the probes, and the forms of a table
+compare.py     probes, mistakes in both languages, and the first difference
 judge.py       the verdict on one function
 table.py, rotation.py, layouts.py, kv_cache.py, attention.py   what is measured of each, and the mistakes that it shows
 in_model.py    puts the functions into a trained model
