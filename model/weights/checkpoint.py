@@ -13,7 +13,7 @@ from typing import Literal, cast
 
 import torch
 
-from ..cli.files import write_json
+from ..cli.files import kind_of_file, write_json
 from ..config import ModelArgs
 from ..kernels import accelerate
 from ..text.tokenizer import Tokenizer
@@ -182,14 +182,16 @@ def check_is_checkpoint(path: Path) -> None:
         raise ValueError(f"{path} is in Meta's format: {convert_command(path)}")
     if (path / "config.toml").is_file():
         raise ValueError(f"{path} is a run without weights yet: they are saved at its first validation")
-    if path.suffix == ".bin":
-        raise ValueError(f"{path} is not a directory: if it is a model in llama2.c's format, {convert_command(path)}")
+    if path.is_file():
+        kind = kind_of_file(path)
+        other = f"is not a directory: {needed}, or if it is a model in llama2.c's format, {convert_command(path)}"
+        raise ValueError(f"{path} {kind or other}")
     snapshots = sorted(path.glob("snapshots/*/config.json"), key=lambda file: file.parent.stat().st_mtime)
     if snapshots:
         raise ValueError(f"{path} is a folder of the Hub's cache: give the snapshot in it, {snapshots[-1].parent}")
     raise ValueError(
-        f"{path} {'is a file' if path.is_file() else 'has no config.json'}: {needed}, which has config.json and "
-        f"{WEIGHTS}; GGUF files and adapters are not read"
+        f"{path} has no config.json: {needed}, which has config.json and {WEIGHTS}; GGUF files and adapters are not "
+        "read"
     )
 
 

@@ -57,7 +57,7 @@ def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dt
         ("stopped", "stopped is a run without weights yet"),
         ("no_weights", r"no_weights has neither model\.safetensors nor .*index\.json: get all files of this model"),
         ("models--a--b", r"a folder of the Hub's cache: give the snapshot in it, models--a--b.snapshots.1f"),
-        ("hf/model.safetensors", "is a file: give a run .* which has config.json and model.safetensors; GGUF files"),
+        ("hf/model.safetensors", "is not a directory: give a run or a Hugging Face directory, or if it is"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )
