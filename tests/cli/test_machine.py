@@ -52,7 +52,7 @@ def test_a_missing_device_is_refused_and_auto_is_the_best_one(with_cards):
         machine.pick_device("cuda:2")
 
 
-@pytest.mark.filterwarnings("error")
+@pytest.mark.filterwarnings("error::UserWarning")
 @pytest.mark.parametrize(
     ("capability", "architectures", "is_used"),
     [
