@@ -48,7 +48,7 @@ def mistakes(call: Call, _: str) -> Iterator[Mistake]:
 
 
 def value_mistakes(z: Tensor, table: Tensor, angles: Tensor) -> list[Mistake]:
-    """Of what is no table of rotations."""
+    """Name what is wrong with numbers that are no rotations."""
     x, y = (z.real, z.imag) if z.is_complex() else (z, torch.zeros_like(z))
     zero = torch.zeros_like(angles)
     return first(

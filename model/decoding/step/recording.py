@@ -41,7 +41,7 @@ class SlotCache(LayerCache):
 class RecordedStep:
     """The step of a network, with a recording for each cache, which lives as long as the cache.
 
-    With ``compile``, torch.compile makes fewer kernels of it first, anew for each number of rows and of slots.
+    With ``compile``, torch.compile first makes fewer kernels of it, once for each number of rows and of slots.
     """
 
     def __init__(self, network: Transformer, compile: bool = False) -> None:
