@@ -81,6 +81,15 @@ def test_explicit_settings_are_kept(size):
     assert {name: values[name] for name in explicit} == explicit
 
 
+@pytest.mark.parametrize(("bytes_per_token", "speed", "context"), [(1, 1e3, 128), (1, 1e6, 256), (3, 1e3, 256)])
+def test_a_short_run_by_character_has_half_the_context_unless_it_is_given(bytes_per_token, speed, context):
+    text = dataclasses.replace(dataset(), train=range(10**8), val_bytes=bytes_per_token * dataset().val_tokens)
+    for settings in ({}, {"max_seq_len": 256}):
+        run = make_run(minutes=2.0, device="cpu", dtype="float32", vocab_size=80, **settings)
+        planned = plan(run, run.model, speed, text, Ranks())
+        assert planned.model.max_seq_len == (256 if settings else context)
+
+
 LARGE = FINE_TUNED | {"dim": 256, "n_layers": 6, "hidden_dim": 704}  # for 50,000 tokens
 
 
