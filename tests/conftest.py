@@ -12,6 +12,7 @@ os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "ht
 os.environ.pop("PYTHONUNBUFFERED", None)  # processes buffer stdout as a user's do, and detect a full disk at exit
 
 import pytest
+import setuptools  # noqa: F401  torch.compile fails if it comes after the distutils of Python 3.11, which some tests import
 import torch
 from hypothesis import HealthCheck, settings
 from tqdm import tqdm
