@@ -117,13 +117,13 @@ def open_documents(
             f"text_key is {text_key!r}, but {texts[0].name} is read as plain text: leave it out, or let the names of "
             "files with rows end in .jsonl, .json, .parquet, .csv or .tsv"
         )
-    for file in texts:
-        if holds_json_lines(file):
-            warnings.warn(
-                f"{file.name} is read as plain text, but its lines are JSON: to read a field of each, let its name end "
-                "in .jsonl",
-                stacklevel=1,
-            )
+    json_lines = next(filter(holds_json_lines, texts), None)
+    if json_lines:
+        warnings.warn(
+            f"{json_lines.name} is read as plain text, but its lines are JSON: to read a field of each, let its name "
+            "end in .jsonl",
+            stacklevel=1,
+        )
     return Documents(", ".join(map(str, specs)), files, text_key, doc_separator)
 
 

@@ -41,7 +41,7 @@ class Encoded(NamedTuple):
 
 
 # What was written of each ``Encoded``: how many tokens, its size, and the numbers of its document and source, from 0
-PART = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
+WRITTEN = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
 
 
 def tokenize(
@@ -191,7 +191,7 @@ def write_parts(
                 raise ValueError(f"{source.name} holds no text: give a source with text")
     id_file.flush()
     target_file.flush()
-    return np.frombuffer(rows, PART)
+    return np.frombuffer(rows, WRITTEN)
 
 
 class Division(NamedTuple):

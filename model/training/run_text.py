@@ -44,7 +44,7 @@ def prepare_text(run: Run) -> Run:
         return run
     data, model, train, decided = write_tokens(run), run.model, run.train, run.decided
     tokenizer = load_tokenizer(run.directory, model.vocab_size if train.init_from else None)
-    dataset = load_dataset(run.directory, tokenizer.vocab_size)
+    dataset = load_dataset(run.directory)
     if not isinstance(dataset, Conversations):
         check_length(dataset, model.max_seq_len)
     else:
