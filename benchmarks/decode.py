@@ -4,15 +4,16 @@
     python benchmarks/decode.py --llama2c path/to/run.c     some minutes
     python benchmarks/decode.py --shapes 15M --turns 9
     python benchmarks/decode.py --shapes 1.1B --dtypes bfloat16 int8 --tokens 32
+    python benchmarks/decode.py --model path/to/SmolLM2-135M-Instruct --dtypes bfloat16
 
-All have the same random weights and continue BOS greedily. llama2.c, which has float32 only, is built from the given
+All have the same weights, random or those of ``--model``, and continue BOS greedily. transformers runs in a process of
+its own (peers.py). llama2.c, which has float32 only, is built from the given
 file with the system's compiler. llama.cpp is measured if llama-bench and its convert_hf_to_gguf.py are on PATH, with
 Q8_0 for int8. Prints the median tokens/s, and for float32 the seconds from launch to the first and to the last token.
 """
 
 import argparse
 import json
-import os
 import re
 import shutil
 import struct
@@ -29,6 +30,7 @@ sys.path.insert(0, str(ROOT))
 import startup  # noqa: F401, I001  must come before torch
 import torch
 
+from benchmarks.peers import in_own_process, users_environment
 from benchmarks.timing import Measurement, alternate, machine, seconds
 from model import ModelArgs, Transformer, generate
 from model.cli.machine import pick_dtype
@@ -88,19 +90,9 @@ def our_speed(model: Transformer, tokens: int, compile: bool) -> float:
     return tokens / seconds(lambda: list(steps))
 
 
-def transformers_speed(directory: Path, dtype: torch.dtype, tokens: int) -> Measurement:
-    from transformers import LlamaForCausalLM, logging
-
-    logging.set_verbosity_error()
-    reference = LlamaForCausalLM.from_pretrained(directory, dtype=dtype).eval()
-    options = {"min_new_tokens": tokens, "max_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
-    return lambda: tokens / seconds(lambda: reference.generate(torch.tensor([[1]]), **options))
-
-
 def llama2c_speed(program: Path, directory: Path, tokens: int) -> float:
     """Tokens/s as llama2.c reports it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "GOMP_"))}
-    environment["OMP_NUM_THREADS"] = str(torch.get_num_threads())
+    environment = users_environment() | {"OMP_NUM_THREADS": str(torch.get_num_threads())}
     command = [str(program), "model.bin", "-t", "0", "-n", str(tokens)]
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, check=True)
     found = re.search(rb"achieved tok/s: (\S+)", done.stderr)
@@ -115,7 +107,8 @@ def llama_cpp_speed(directory: Path, dtype: str, tokens: int) -> float:
         convert = ["convert_hf_to_gguf.py", str(directory), "--outtype", GGUF_TYPES[dtype], "--outfile", str(file)]
         subprocess.run(convert, check=True, capture_output=True)
     options = f"-p 0 -n {tokens} -t {torch.get_num_threads()} -r 1 -o json"
-    report = subprocess.run(["llama-bench", "-m", str(file), *options.split()], check=True, capture_output=True)
+    command = ["llama-bench", "-m", str(file), *options.split()]
+    report = subprocess.run(command, env=users_environment(), check=True, capture_output=True)
     return float(json.loads(report.stdout)[0]["avg_ts"])
 
 
@@ -127,7 +120,7 @@ def speeds(directory: Path, dtype: str, llama2c_program: Path | None, tokens: in
         "eager": partial(our_speed, model, tokens, False),
     }
     if dtype != "int8":
-        turns["transformers"] = transformers_speed(directory, DTYPES[dtype], tokens)
+        turns["transformers"] = in_own_process("generation", directory=str(directory), dtype=dtype, tokens=tokens)
     if llama2c_program is not None and dtype == "float32":
         turns["llama2.c"] = partial(llama2c_speed, llama2c_program, directory, tokens)
     if shutil.which("llama-bench") and shutil.which("convert_hf_to_gguf.py"):
@@ -137,7 +130,7 @@ def speeds(directory: Path, dtype: str, llama2c_program: Path | None, tokens: in
 
 def launches(directory: Path, llama2c_program: Path | None, tokens: int) -> dict[str, Measurement]:
     """For each contender, the seconds from launch until the tokens are generated and the process has ended."""
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    environment = users_environment() | {"PYTHONPATH": str(ROOT)}  # startup.py, which ours imports, sets its own
 
     def run(script: str, way: str) -> float:
         script = script.format(threads=torch.get_num_threads())
@@ -154,18 +147,17 @@ def launches(directory: Path, llama2c_program: Path | None, tokens: int) -> dict
     return turns
 
 
-def rows(shape: str, dtypes: list[str], llama2c_source: Path | None, tokens: int, turns: int) -> Iterator[str]:
+def rows(
+    name: str, directory: Path, dtypes: list[str], llama2c_program: Path | None, tokens: int, turns: int
+) -> Iterator[str]:
     """The rows of the table for one network."""
-    with tempfile.TemporaryDirectory() as temporary:
-        directory = write_model(SHAPES[shape], Path(temporary, "model"))
-        program = llama2c_source and build_llama2c(llama2c_source, Path(temporary))
-        for dtype in dtypes:
-            figures = alternate(speeds(directory, dtype, program, tokens), turns)
-            yield row(f"{shape} {dtype}, tokens/s", figures, ".0f")
-        if "float32" in dtypes:
-            for count in (1, tokens):
-                figures = alternate(launches(directory, program, count), turns)
-                yield row(f"{shape} float32, seconds from launch to {count} tokens", figures, ".2f")
+    for dtype in dtypes:
+        figures = alternate(speeds(directory, dtype, llama2c_program, tokens), turns)
+        yield row(f"{name} {dtype}, tokens/s", figures, ".0f")
+    if "float32" in dtypes:
+        for count in (1, tokens):
+            figures = alternate(launches(directory, llama2c_program, count), turns)
+            yield row(f"{name} float32, seconds from launch to {count} tokens", figures, ".2f")
 
 
 def row(what: str, figures: dict[str, float], digits: str) -> str:
@@ -176,6 +168,7 @@ def row(what: str, figures: dict[str, float], digits: str) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--llama2c", type=Path, metavar="RUN.C", help="llama2.c's run.c, which is built and measured")
+    parser.add_argument("--model", type=Path, help="a Hugging Face directory to measure instead of random weights")
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=["2.9M", "15M"])
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=list(DTYPES))
     parser.add_argument("--tokens", type=int, default=200)
@@ -184,9 +177,16 @@ def main() -> None:
     flags = parser.parse_args()
     torch.set_num_threads(flags.threads)
     print(machine())
-    for shape in flags.shapes:
-        for line in rows(shape, flags.dtypes, flags.llama2c, flags.tokens, flags.turns):
-            print(line, flush=True)
+    with tempfile.TemporaryDirectory() as temporary:
+        directories = {name: Path(temporary, name) for name in flags.shapes}
+        program = flags.llama2c and build_llama2c(flags.llama2c, Path(temporary))
+        if flags.model:
+            directories, program = {flags.model.name: flags.model}, None
+        for name, directory in directories.items():
+            if not flags.model:
+                write_model(SHAPES[name], directory)
+            for line in rows(name, directory, flags.dtypes, program, flags.tokens, flags.turns):
+                print(line, flush=True)
 
 
 if __name__ == "__main__":

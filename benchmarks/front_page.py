@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """The table of numbers in README.md: this network and others on one machine in one run.
 
-    python benchmarks/front_page.py --data tinyshakespeare.txt --llama2c path/to/run.c
+    python benchmarks/front_page.py --data tinyshakespeare.txt --llama2c path/to/run.c --model path/to/SmolLM2
 
 This takes about ten minutes on an otherwise idle machine. decode.py and train.py explain what is measured.
 """
@@ -25,6 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="tinyshakespeare")
     parser.add_argument("--llama2c", type=Path, metavar="RUN.C", help="llama2.c's run.c, which is built and measured")
+    parser.add_argument("--model", type=Path, help="the Hugging Face directory of a published model in bfloat16")
     flags = parser.parse_args()
     keep_freed_memory()
     print(f"{machine()}\n\n| what | figures |\n|---|---|", flush=True)
@@ -34,6 +35,9 @@ def main() -> None:
         speeds = alternate(decode.speeds(directory, "float32", program, 200), 5)
         show("tokens/s generated, 15M, float32", speeds, ".0f")
         show("seconds from launch to the first token", alternate(decode.launches(directory, program, 1), 3), ".2f")
+        if flags.model:
+            speeds = alternate(decode.speeds(flags.model, "bfloat16", None, 200), 5)
+            show(f"tokens/s generated, {flags.model.name}, bfloat16", speeds, ".1f")
     show(
         "ms of a training step",
         {name: 1e3 * time for name, time in train.step_seconds(7, train.pick_dtype("auto", train.CPU)).items()},

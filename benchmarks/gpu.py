@@ -28,8 +28,8 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.decode import SHAPES
+from benchmarks.peers import fused_adamw, llama, llama_loss
 from benchmarks.timing import memory_rate, seconds
-from benchmarks.train import fused_adamw, transformers_llama, transformers_loss
 from model import ModelArgs, Transformer, generate
 from model.cli import instances
 from model.cli.machine import pick_device, pick_dtype
@@ -115,7 +115,7 @@ def generation(sizes: Sizes, device: torch.device, dtype: torch.dtype, report: R
     for name, args in sizes.shapes.items():
         torch.manual_seed(0)
         model = Transformer(args).to(device, dtype).eval()
-        theirs = report.measure(lambda args=args: transformers_llama(args).to(device, dtype).eval())
+        theirs = report.measure(lambda args=args: llama(args).to(device, dtype).eval())
         size = sum(weight.nbytes for key, weight in model.named_parameters() if key != "tok_embeddings.weight")
         for rows in (1, 16):
             for how, sampling in {"greedy": {}, "sampled": SAMPLED}.items():
@@ -144,13 +144,13 @@ def random_text(vocab_size: int, tokens: int) -> Dataset:
 
 def transformers_step_seconds(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> float:
     """The fastest of five steps of a plain loop. In float16 the time of a scaler is missing."""
-    model = transformers_llama(sizes.trained).to(device)
+    model = llama(sizes.trained).to(device)
     optimizer = fused_adamw(model)
     tokens = torch.randint(sizes.trained.vocab_size, (sizes.rows, sizes.trained.max_seq_len + 1), device=device)
 
     def step() -> Tensor:
         with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = transformers_loss(model, tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
+            loss = llama_loss(model, tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()

@@ -7,7 +7,7 @@
 Without --race, each contender takes an optimizer step in turn. With it, both train to the end on the text, a step each
 in turn. GPT-2 has the settings of nanoGPT's CPU run: 4 layers, 4 heads, width 128, context 64, batch size 12, 2,000
 steps, AdamW at 1e-3 with a cosine decay to 1e-4. Losses are nats per character of all validation text, and the time for
-validation is not counted.
+validation is not counted. transformers runs in a process of its own (peers.py), with the same dtype of products.
 """
 
 import argparse
@@ -15,6 +15,7 @@ import math
 import sys
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -23,14 +24,13 @@ sys.path.insert(0, str(ROOT))
 
 import startup  # noqa: F401, I001  must come before torch
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
+from benchmarks.peers import PEAK_LR, STEPS, in_own_process, step
 from benchmarks.timing import Measurement, alternate, machine, seconds
 from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
 from model.cli.machine import keep_freed_memory, pick_dtype
-from model.text.dataset import Dataset
 from model.text.dataset import load_dataset
 from model.text.tokenize import tokenize
 from model.text.sources import open_documents
@@ -39,26 +39,24 @@ from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
 from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
-from model.training.trainer import Trainer, validation_loss
+from model.training.trainer import Trainer
 
 CPU = torch.device("cpu")
 ROWS, CONTEXT = 16, 256
 ARGS = ModelArgs(dim=256, n_layers=6, n_heads=8, vocab_size=2048, max_seq_len=CONTEXT)
 NANOGPT = ROOT / "configs" / "shakespeare_char.toml"
 TARGET = 1.8857  # nats per character at the end of nanoGPT's CPU run
-STEPS, WARMUP_STEPS, PEAK_LR, MIN_LR = 2000, 100, 1e-3, 1e-4
 
 
 def step_seconds(turns: int, dtype: torch.dtype, compile: bool = False) -> dict[str, float]:
     """Median seconds of a step of each contender."""
-    tokens = torch.randint(ARGS.vocab_size, (ROWS, CONTEXT + 1))
+    tokens, dtype_name = torch.randint(ARGS.vocab_size, (ROWS, CONTEXT + 1)), str(dtype)[6:]
     contenders: dict[str, Measurement] = {}
 
-    def enter(name: str, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], optimizers: list) -> None:
-        contenders[name] = partial(seconds, partial(step, model, loss, optimizers, dtype, tokens))
+    def enter(name: str, model: Transformer, loss: Callable[[Tensor, Tensor], Tensor], optimizers: list) -> None:
+        contenders[name] = partial(seconds, partial(step, model, loss, optimizers, dtype_name, tokens))
 
-    theirs = transformers_llama()
-    enter("transformers, AdamW", theirs, partial(transformers_loss, theirs), [fused_adamw(theirs)])
+    contenders["transformers, AdamW"] = in_own_process("training", args=asdict(ARGS), rows=ROWS, dtype=dtype_name)
     for optimizer in ("adamw", "muon"):
         ours = Transformer(ARGS)
         optimizers = build_optimizers(ours, TrainArgs(optimizer=optimizer), dtype)
@@ -68,48 +66,6 @@ def step_seconds(turns: int, dtype: torch.dtype, compile: bool = False) -> dict[
         loss = torch.compile(NextTokenLoss(ours, dtype))
         enter("ropewalk compiled, adamw", ours, loss, build_optimizers(ours, TrainArgs(optimizer="adamw"), dtype))
     return alternate(contenders, turns)
-
-
-def step(
-    model: nn.Module,
-    summed_loss: Callable[[Tensor, Tensor], Tensor],
-    optimizers: list[torch.optim.Optimizer],
-    dtype: torch.dtype,
-    tokens: Tensor,
-) -> None:
-    with torch.autocast("cpu", torch.bfloat16, enabled=dtype == torch.bfloat16):
-        loss = summed_loss(tokens[:, :-1], tokens[:, 1:]) / (ROWS * CONTEXT)
-    loss.backward()
-    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-    for optimizer in optimizers:
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-
-
-def transformers_llama(args: ModelArgs = ARGS) -> nn.Module:
-    from transformers import LlamaConfig, LlamaForCausalLM
-
-    config = LlamaConfig(
-        vocab_size=args.vocab_size,
-        hidden_size=args.dim,
-        intermediate_size=args.hidden_dim,
-        num_hidden_layers=args.n_layers,
-        num_attention_heads=args.n_heads,
-        num_key_value_heads=args.n_kv_heads,
-        max_position_embeddings=args.max_seq_len,
-        attn_implementation="sdpa",
-    )
-    return LlamaForCausalLM(config).train()
-
-
-def transformers_loss(model: nn.Module, tokens: Tensor, targets: Tensor) -> Tensor:
-    return F.cross_entropy(
-        model(tokens, use_cache=False).logits.float().flatten(0, 1), targets.flatten(), reduction="sum"
-    )
-
-
-def fused_adamw(model: nn.Module) -> torch.optim.Optimizer:
-    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 
 
 def product_seconds(turns: int, dtype: torch.dtype) -> float:
@@ -127,44 +83,6 @@ def product_seconds(turns: int, dtype: torch.dtype) -> float:
     return alternate({"products": partial(seconds, multiply_all)}, turns)["products"]
 
 
-class GPT2(nn.Module):
-    """GPT-2 in nanoGPT's CPU setting, and the seconds that its steps have taken."""
-
-    def __init__(self, vocab_size: int, dataset: Dataset) -> None:
-        super().__init__()
-        from transformers import GPT2Config, GPT2LMHeadModel
-
-        sizes = {"n_layer": 4, "n_head": 4, "n_embd": 128, "n_positions": 64, "vocab_size": vocab_size}
-        dropouts = {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
-        self.gpt2 = GPT2LMHeadModel(GPT2Config(**sizes, **dropouts, bos_token_id=None, eos_token_id=None))
-        matrices = [p for p in self.parameters() if p.ndim >= 2]
-        vectors = [p for p in self.parameters() if p.ndim < 2]
-        groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
-        self.optimizer = torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.99), fused=True)
-        self.dataset = dataset
-        self.steps_taken = 0
-        self.seconds = 0.0
-        self.train()
-
-    def forward(self, tokens: Tensor) -> Tensor:
-        return self.gpt2(tokens, use_cache=False).logits
-
-    def step(self) -> None:
-        batch = self.dataset.batch(12 * self.steps_taken, batch_size=12, context=64, seed=1337)
-        rate = PEAK_LR * (self.steps_taken + 1) / WARMUP_STEPS
-        if self.steps_taken >= WARMUP_STEPS:
-            decayed = (self.steps_taken - WARMUP_STEPS) / (STEPS - WARMUP_STEPS)
-            rate = MIN_LR + 0.5 * (1 + math.cos(math.pi * decayed)) * (PEAK_LR - MIN_LR)
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        inputs, targets = (torch.from_numpy(part) for part in batch)
-        (NextTokenLoss(self)(inputs, targets) / targets.numel()).backward()
-        nn.utils.clip_grad_norm_(self.parameters(), 1.0)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self.steps_taken += 1
-
-
 Curve = list[tuple[int, float, float]]  # of each validation: the step, the seconds of training, and the loss
 
 
@@ -179,32 +97,31 @@ def race(data: str, config: Path, optimizer: str) -> dict[str, Curve]:
         train_tokenizer((text for text, _ in open_documents([data])), scratch / "tokenizer.model", "char", 1024)
         tokenizer = SentencePieceTokenizer(scratch / "tokenizer.model")
         tokenize(scratch, open_documents([data]), tokenizer)
-        dataset = load_dataset(scratch)
         settings = read_toml(config, DataArgs, ModelArgs, TrainArgs) | {"vocab_size": tokenizer.vocab_size}
         if optimizer == "adamw":
             settings |= {"optimizer": "adamw", "lr": PEAK_LR}
         _, args, train = instances(settings, DataArgs, ModelArgs, TrainArgs)
-        torch.manual_seed(1337)
-        gpt2 = GPT2(tokenizer.vocab_size, dataset)
-        trainer = Trainer(Transformer(args), dataset, train, scratch)
+        trainer = Trainer(Transformer(args), load_dataset(scratch), train, scratch)
+        dtype = str(trainer.dtype)[6:]
+        gpt2_step = in_own_process("GPT-2", directory=str(scratch), vocab_size=args.vocab_size, dtype=dtype)
+        gpt2_seconds = 0.0
 
         def note(name: str, step: int, time: float, loss: float) -> None:
             curves[name].append((step, time, loss))
             print(f"{name:8}  step {step:5} {time:7.1f} s  {loss:.4f}", file=sys.stderr, flush=True)
 
-        def gpt2_step() -> None:
-            gpt2.seconds += seconds(gpt2.step)
-            if gpt2.steps_taken % 100 == 0:
-                loss = validation_loss(NextTokenLoss(gpt2), dataset, TrainArgs(batch_size=64), 64, trainer.ranks)
-                note("GPT-2", gpt2.steps_taken, gpt2.seconds, loss)
-
-        for measured in trainer.steps():
+        ours = trainer.steps()
+        for step in range(1, STEPS + 1):
+            measured = next(ours, {})
             if "val_loss" in measured:
                 note("ropewalk", trainer.progress.step, trainer.progress.train_seconds, measured["val_loss"])
-            if gpt2.steps_taken < STEPS:
-                gpt2_step()
-        while gpt2.steps_taken < STEPS:
-            gpt2_step()
+            taken, loss = gpt2_step()
+            gpt2_seconds += taken
+            if loss is not None:
+                note("GPT-2", step, gpt2_seconds, loss)
+        for measured in ours:  # if the settings have more steps
+            if "val_loss" in measured:
+                note("ropewalk", trainer.progress.step, trainer.progress.train_seconds, measured["val_loss"])
     return curves
 
 
@@ -223,7 +140,7 @@ def main() -> None:
     )
     parser.add_argument("--dtype", default="auto", help="of a step's products; auto: bfloat16 if native")
     flags = parser.parse_args()
-    keep_freed_memory()  # as in train.py; it makes transformers faster, too
+    keep_freed_memory()  # as in train.py
     print(machine())
     if flags.race:
         for name, curve in race(flags.race, flags.config, flags.optimizer).items():
