@@ -6,7 +6,7 @@ import startup  # noqa: F401, I001  must come before torch
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
@@ -19,7 +19,7 @@ from model.decoding.options import ModelOptions, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
-from model.text.sources import TEXT_KEY, TextKey, open_documents
+from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, lost_text
 from model.weights import Checkpoint
 
@@ -33,10 +33,7 @@ class Options(ModelOptions):
         "text: files, folders, globs, - for stdin, python-docs (default: the validation text of the run)",
     ] = ()
     text_key: TextKey = TEXT_KEY
-    doc_separator: Annotated[
-        str | None,
-        "separator between the documents of a file; '' for none (default: as in the run, or else recognized)",
-    ] = None
+    doc_separator: DocSeparator = None
     stride: Annotated[
         int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)", Range(1)
     ] = None
@@ -82,7 +79,10 @@ def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) 
         raise ValueError(
             f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
         )
-    source = open_documents(options.data, options.text_key)
+    separator = options.doc_separator
+    if separator is None and (checkpoint.path / META).is_file():
+        separator = load_dataset(checkpoint.path).doc_separator
+    source = open_documents(options.data, options.text_key, separator)
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
@@ -92,14 +92,8 @@ def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) 
             for where, messages in source.conversations()
             for example in examples_at(where, messages, chat, context + 1)
         )
-    separator = options.doc_separator
-    if separator is None and (checkpoint.path / META).is_file():
-        separator = load_dataset(checkpoint.path).doc_separator
-    if separator is None:
-        separator = source.recognize_separator()
-        if separator:
-            print_note(f"note: documents are separated by {separator}; to score it as text: --doc_separator ''")
-    source = replace(source, separator=separator or None)
+    if separator is None and source.separator:
+        print_note(f"note: documents are separated by {source.separator}; to score it as text: --doc_separator ''")
     loss = lost_text(tokenizer, next(source.texts(), ""))
     if loss:
         print_note(f"note: the tokenizer loses text: {loss}; bits per byte count all of the text, so they are too low")

@@ -14,7 +14,7 @@ from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
 from ..ranges import Range, raise_problems, range_problems
-from ..text.sources import TEXT_KEY, Documents, TextKey, open_documents
+from ..text.sources import TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
@@ -53,10 +53,7 @@ class DataArgs:
         Range(0.00001, 0.9),
     ] = 0.1
     text_key: TextKey = TEXT_KEY
-    doc_separator: Annotated[
-        str | None,
-        "separator of documents in a text file; '' for none (default: <|endoftext|>, if that is alone on a line)",
-    ] = None
+    doc_separator: DocSeparator = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
@@ -64,7 +61,7 @@ class DataArgs:
 
     def open(self, specs: Sequence[str]) -> Documents:
         """The text of ``specs``, which is ``data`` or ``val_data``."""
-        return open_documents(specs, self.text_key, self.doc_separator or None)
+        return open_documents(specs, self.text_key, self.doc_separator)
 
 
 @dataclass(frozen=True)

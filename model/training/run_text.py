@@ -76,8 +76,8 @@ def open_text(run: Run) -> Text:
 
 def write_tokens(run: Run) -> DataArgs:
     """Write the tokenizer and the tokens of the run's text into its directory; returns its settings."""
-    data, directory = run.data, run.directory
-    documents = data.open(data.data)
+    directory, documents = run.directory, run.data.open(run.data.data)
+    data = replace(run.data, doc_separator=documents.separator)
     val_documents = data.open(data.val_data) if data.val_data else None
     are_conversations = documents.has_conversations()
     if val_documents:
@@ -86,14 +86,8 @@ def write_tokens(run: Run) -> DataArgs:
         files, val_files = (set(map(os.path.realpath, each.paths())) for each in (documents, val_documents))
         if files & val_files:
             warnings.warn(f"{min(files & val_files)} is in data and in val_data", stacklevel=1)
-    if are_conversations:
-        if data.doc_separator:
-            raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
-    elif data.doc_separator is None:
-        data = replace(data, doc_separator=documents.recognize_separator())
-    for source in (documents, val_documents):
-        if source:
-            source.separator = data.doc_separator or None
+    if are_conversations and data.doc_separator:
+        raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
 
     tokenizer_file = Path(data.tokenizer)
     if data.tokenizer in TOKENIZER_KINDS:
