@@ -12,10 +12,10 @@ from typing import Annotated
 import numpy as np
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags, run_script
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
-from model.decoding.options import ModelOptions, add_model, open_model
+from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
@@ -41,8 +41,8 @@ class Options(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        of_data = {"tokenizer": None, "stride": None, "doc_separator": None, "text_key": TEXT_KEY}
-        given = [name for name, default in of_data.items() if getattr(self, name) != default]
+        of_data = ("tokenizer", "stride", "doc_separator", "text_key")
+        given = [name for name in of_data if getattr(self, name) != getattr(Options, name)]
         if given and not self.data:
             raise ValueError(f"{', '.join(given)} cannot be used with the run's validation text: add --data")
 
@@ -54,10 +54,7 @@ def main() -> None:
     flags = parser.parse_args()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    if options.data:
-        texts = given_texts(model.checkpoint, options, model.tokenizer)
-    else:
-        texts = [validation_text(model.checkpoint)]
+    texts = given_texts(model, options) if options.data else [validation_text(model.checkpoint)]
 
     with explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
@@ -65,28 +62,25 @@ def main() -> None:
             scores = score_texts(network, texts, bar.update)
     if not scores:
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
-    if options.json:
-        print_json(scores)
-    else:
-        print_table(total(scores))
+    print_scores(scores, as_json=options.json)
 
 
-def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) -> Iterable[ScoredText]:
-    """The texts of --data. The separator is that of the flag, else of the run, else recognized."""
-    context = checkpoint.args.max_seq_len
+def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
+    """The texts of --data."""
+    tokenizer, context = model.tokenizer, model.args.max_seq_len
     stride = options.stride or context
     if stride > context:
         raise ValueError(
             f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
         )
     separator = options.doc_separator
-    if separator is None and (checkpoint.path / META).is_file():
-        separator = load_dataset(checkpoint.path).doc_separator
+    if separator is None and (model.path / META).is_file():
+        separator = load_dataset(model.path).doc_separator
     source = open_documents(options.data, options.text_key, separator)
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(model.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()
@@ -126,22 +120,18 @@ def validation_text(checkpoint: Checkpoint) -> ScoredText:
     return Score("validation text", dataset.val_bytes), batches
 
 
-def print_json(scores: Sequence[Score]) -> None:
-    """Print one line per document if there are several, and one for the total."""
-    if len(scores) > 1:
-        for number, score in enumerate(scores, 1):
-            print(json.dumps({"document": number, "file": score.name} | score.figures()))
+def print_scores(scores: Sequence[Score], as_json: bool) -> None:
+    """Print the total as a table; or as JSON, after a line for each document if there are several."""
     whole = total(scores)
-    print(json.dumps({"text": whole.name} | whole.figures()))
-
-
-def print_table(score: Score) -> None:
-    figures = score.figures()
-    print("nats per token    perplexity  bits per byte       tokens        bytes  text")
-    print(
-        f"{figures['nats_per_token']:14.4f}  {figures['perplexity']:12,.3f}  {figures['bits_per_byte']:13.4f}  "
-        f"{score.tokens:11,}  {score.bytes:11,}  {score.name}"
-    )
+    if as_json:
+        for number, score in enumerate(scores if len(scores) > 1 else [], 1):
+            print(json.dumps({"document": number, "file": score.name} | score.figures()))
+        print(json.dumps({"text": whole.name} | whole.figures()))
+        return
+    rows = {"text": whole.name}
+    for name, value in whole.figures().items():
+        rows[name.replace("_", " ")] = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    print_rows(rows)
 
 
 if __name__ == "__main__":

@@ -7,10 +7,10 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from .machine import use_available_cores
 
@@ -35,6 +35,12 @@ def print_note(text: str, end: str = "\n") -> None:
 def quantity(count: int, noun: str, plural: str = "") -> str:
     """``1 token``, ``2,000 tokens``; ``plural`` is for nouns without a regular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def print_rows(rows: Mapping[str, str], file: TextIO | None = None) -> None:
+    """Print a table of names and texts, a line each; to stdout without a ``file``."""
+    for name, text in rows.items():
+        print(f"{name:<14} {text}", file=file, flush=True)
 
 
 @contextmanager

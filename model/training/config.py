@@ -166,10 +166,8 @@ class TrainArgs:
 
     def fraction_done(self, step: int, seconds: float) -> float:
         """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""
-        by_steps = step / self.step_limit
-        if self.minutes is None:
-            return by_steps
-        return max(by_steps, seconds / (60 * self.minutes))
+        by_clock = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return min(1.0, max(step / self.step_limit, by_clock))
 
 
 SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags
