@@ -20,7 +20,7 @@ from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_t
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
-from model.text.tokenizer import Tokenizer, lost_text
+from model.text.tokenizer import Tokenizer, warn_of_lost_text
 from model.weights import Checkpoint
 
 
@@ -88,9 +88,7 @@ def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
         )
     if separator is None and source.separator:
         print_note(f"note: documents are separated by {source.separator}; to score it as text: --doc_separator ''")
-    loss = lost_text(tokenizer, next(source.texts(), ""))
-    if loss:
-        print_note(f"note: the tokenizer loses text: {loss}; bits per byte count all of the text, so they are too low")
+    warn_of_lost_text(tokenizer, next(source.texts(), ""))
     return document_texts(source, tokenizer, context, stride)
 
 

@@ -3,6 +3,7 @@
 import os
 import warnings
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
 from ..text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, start_text
 from ..text.tokenize import tokenize
-from ..text.tokenizer import Tokenizer, lost_text
+from ..text.tokenizer import Tokenizer, warn_of_lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
 from ..weights.tokenizers import TEMPLATE
@@ -89,21 +90,15 @@ def write_tokens(run: Run) -> DataArgs:
     if are_conversations and data.doc_separator:
         raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
 
+    texts = partial(conversation_texts, documents) if are_conversations else documents.texts
     tokenizer_file = Path(data.tokenizer)
     if data.tokenizer in TOKENIZER_KINDS:
-        texts = conversation_texts(documents) if are_conversations else documents.texts()
         vocab_size = run.model.vocab_size if "vocab_size" in run.decided else None
-        tokenizer_file = train_tokenizer(texts, directory, data.tokenizer, vocab_size)
+        tokenizer_file = train_tokenizer(texts(), directory, data.tokenizer, vocab_size)
     tokenizer = load_tokenizer(tokenizer_file, run.model.vocab_size if run.train.init_from else None)
     eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
     save_tokenizer(tokenizer, directory, eos_ids)
-    texts = conversation_texts(documents) if are_conversations else documents.texts()
-    loss = lost_text(tokenizer, next(texts, ""))
-    if loss:
-        warnings.warn(
-            f"{tokenizer_file} loses text: {loss}; bits per byte count all of the text, so they are too low",
-            stacklevel=1,
-        )
+    warn_of_lost_text(tokenizer, next(texts(), ""))
     if not are_conversations:
         tokenize(directory, documents, tokenizer, data.val_fraction, val_documents)
         return data
