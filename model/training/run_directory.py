@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from torch import Tensor
 
 from ..cli import toml_text
@@ -91,11 +91,11 @@ def check_free(directory: Path) -> None:
             raise ValueError(f"{directory} holds {name}: give another --out_dir, or --resume to continue that run")
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
-    The operating system releases the lock when the process ends, even if it is killed.
+    A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
+    it is killed.
     """
     try:
         lock = FileLock(directory / LOCK).acquire(blocking=False)
@@ -105,9 +105,8 @@ def locked(directory: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
-    with lock:
-        remove_unfinished(directory)
-        yield
+    remove_unfinished(directory)
+    return lock
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
