@@ -13,7 +13,7 @@ from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
-from ..ranges import Range, raise_problems, range_problems
+from ..ranges import Range, check_settings
 from ..text.sources import TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
@@ -57,7 +57,7 @@ class DataArgs:
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
-        raise_problems([*range_problems(self), *([] if self.data else ["data is empty: name at least one file"])])
+        check_settings(self, [] if self.data else ["data is empty: name at least one file"])
 
     def open(self, specs: Sequence[str]) -> Documents:
         """The text of ``specs``, which is ``data`` or ``val_data``."""
@@ -131,17 +131,17 @@ class TrainArgs:
             peak = PEAK_LR.get(self.optimizer, 0.0)
             lr = round(FINE_TUNING_LR_FRACTION * peak, 6) if self.init_from else peak
             object.__setattr__(self, "lr", lr)
-        problems = [*range_problems(self)]
+        conflicts = []
         if self.fsdp and self.optimizer == "muon":
-            problems.append(
+            conflicts.append(
                 "optimizer is muon, which needs whole matrices, but fsdp shards them: give adamw, or leave fsdp out"
             )
         if self.fsdp and self.dtype == "float16":
-            problems.append(
+            conflicts.append(
                 "dtype is float16, whose gradients fsdp would add up without a scale that fits them: give float32 or "
                 "bfloat16, or leave fsdp out"
             )
-        raise_problems(problems)
+        check_settings(self, conflicts)
 
     @property
     def step_limit(self) -> float:
