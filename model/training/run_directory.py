@@ -11,7 +11,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
@@ -49,8 +49,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
-    with ExitStack() as lock:
-        lock.enter_context(locked(directory))
+    with locked(directory) as lock:
         try:
             if not run.resume:
                 check_free(directory)
@@ -60,7 +59,7 @@ def run_directory(run: Run) -> Iterator[Run]:
                 for path in set(directory.iterdir()) - before - {directory / LOCK}:
                     with suppress(OSError):  # Windows keeps files that are memory-mapped
                         path.unlink()
-                lock.close()
+                lock.release()  # because Windows does not remove the file of a lock that is held
                 with suppress(OSError):  # a directory that is not empty stays
                     (directory / LOCK).unlink(missing_ok=True)
                     for path in (directory, directory.parent):
