@@ -21,7 +21,6 @@ from model.ranges import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text
-from model.weights import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -54,7 +53,7 @@ def main() -> None:
     flags = parser.parse_args()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    texts = given_texts(model, options) if options.data else [validation_text(model.checkpoint)]
+    texts = given_texts(model, options) if options.data else [validation_text(model)]
 
     with explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
@@ -99,21 +98,21 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Sco
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_text(checkpoint: Checkpoint) -> ScoredText:
+def validation_text(model: OpenedModel) -> ScoredText:
     """The validation text of the run in the model's directory, in the windows of training.
 
     All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in
     float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
     ValueError if the model is not a run.
     """
-    if not (checkpoint.path / META).is_file():
-        raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
+    if not (model.path / META).is_file():
+        raise ValueError(f"{model.path} is not a run of train.py: name the text to score with --data")
+    dataset = load_dataset(model.path, model.args.vocab_size)
     print_note(
         f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
         "--eval_tokens of it); name another text with --data"
     )
-    context = checkpoint.args.max_seq_len
+    context = model.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
     return Score("validation text", dataset.val_bytes), batches
 

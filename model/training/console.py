@@ -129,7 +129,7 @@ class Console:
         else:
             rows = summary(trainer, self.text)
         if self.was_done:
-            rows["no step left"] = f"{limits(trainer)} for the whole run; to go on, give --resume and more"
+            rows["no step left"] = "max_steps and minutes count the whole run: to go on, give --resume and more of them"
         if trainer.ranks.is_first:
             print_rows(rows, sys.stderr)
         return 128 + trainer.stopped_by if trainer.stopped_by else 0
@@ -200,17 +200,6 @@ def summary(trainer: Trainer, text: Text) -> dict[str, str]:
     program = "chat.py" if text.chat else "generate.py"
     rows["next"] = f"python {program} {quote(str(trainer.directory))}{network}"
     return rows
-
-
-def limits(trainer: Trainer) -> str:
-    """The limits that a finished run has reached."""
-    args, progress = trainer.args, trainer.progress
-    reached = []
-    if progress.step >= args.step_limit:
-        reached.append(f"max_steps is {args.step_limit}")
-    if args.minutes and progress.wall_seconds >= 60 * args.minutes:
-        reached.append(f"minutes is {args.minutes:g}")
-    return " and ".join(reached)
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:
