@@ -33,8 +33,7 @@ def main() -> None:
     if flags.to == "llama2c":
         write_file(model, tokenizer, flags.target)
     else:
-        write = partial(write_directory, model, tokenizer, source.path)
-        write_atomically(flags.target, write)
+        write_atomically(flags.target, partial(write_directory, model, tokenizer, source.path))
     size = sum(weight.numel() for weight in model.parameters())
     command = f"python generate.py {quote(str(flags.target))}{'' if tokenizer else ' --tokenizer FILE'}"
     print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
@@ -54,7 +53,7 @@ def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
     directory = source.path if source.path.is_dir() else source.path.parent
     if file is None and not tokenizer_files(directory):
         beside = "" if source.path.is_dir() else " beside it"
-        note(f"{source.path} has no tokenizer{beside}: converting the weights only; give a tokenizer with --tokenizer")
+        print_note(f"note: {source.path} has no tokenizer{beside}: converting the weights only; or give --tokenizer")
         return None
     return load_tokenizer(file or directory, source.args.vocab_size)
 
@@ -105,10 +104,6 @@ def check_format(source: Checkpoint, to: str, dtype: str | None) -> None:
             raise ValueError(f"dtype is {dtype}: llama2.c's format is float32; leave --dtype out")
 
 
-def note(text: str) -> None:
-    print_note(f"note: {text}")
-
-
 def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, directory: Path) -> None:
     """Write the model in Hugging Face format. Without a tokenizer, the ids of BOS and EOS are those of the source."""
     directory.mkdir()
@@ -127,10 +122,10 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
     try:
         llama2c.save_tokenizer(tokenizer, tokenizer_bin(path))
     except ValueError as error:
-        note(f"converting the weights only: {error}")
+        print_note(f"note: converting the weights only: {error}")
     else:
         if not tokenizer.adds_space:
-            note("llama2.c puts a space before every prompt, but this model's tokenizer does not")
+            print_note("note: llama2.c puts a space before every prompt, but this model's tokenizer does not")
 
 
 if __name__ == "__main__":

@@ -6,22 +6,21 @@ import startup  # noqa: F401, I001  must come before torch
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated
 
 import numpy as np
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags, run_script
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
-from model.decoding.options import ModelOptions, add_model, open_model
+from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.ranges import Range
 from model.text.dataset import META, load_dataset
-from model.text.sources import TEXT_KEY, TextKey, open_documents
-from model.text.tokenizer import Tokenizer, lost_text
-from model.weights import Checkpoint
+from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
+from model.text.tokenizer import Tokenizer, warn_of_lost_text
 
 
 @dataclass(frozen=True)
@@ -33,10 +32,7 @@ class Options(ModelOptions):
         "text: files, folders, globs, - for stdin, python-docs (default: the validation text of the run)",
     ] = ()
     text_key: TextKey = TEXT_KEY
-    doc_separator: Annotated[
-        str | None,
-        "separator between the documents of a file; '' for none (default: as in the run, or else recognized)",
-    ] = None
+    doc_separator: DocSeparator = None
     stride: Annotated[
         int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)", Range(1)
     ] = None
@@ -44,8 +40,8 @@ class Options(ModelOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        of_data = {"tokenizer": None, "stride": None, "doc_separator": None, "text_key": TEXT_KEY}
-        given = [name for name, default in of_data.items() if getattr(self, name) != default]
+        of_data = ("tokenizer", "stride", "doc_separator", "text_key")
+        given = [name for name in of_data if getattr(self, name) != getattr(Options, name)]
         if given and not self.data:
             raise ValueError(f"{', '.join(given)} cannot be used with the run's validation text: add --data")
 
@@ -57,10 +53,7 @@ def main() -> None:
     flags = parser.parse_args()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    if options.data:
-        texts = given_texts(model.checkpoint, options, model.tokenizer)
-    else:
-        texts = [validation_text(model.checkpoint)]
+    texts = given_texts(model, options) if options.data else [validation_text(model)]
 
     with explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
@@ -68,41 +61,33 @@ def main() -> None:
             scores = score_texts(network, texts, bar.update)
     if not scores:
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
-    if options.json:
-        print_json(scores)
-    else:
-        print_table(total(scores))
+    print_scores(scores, as_json=options.json)
 
 
-def given_texts(checkpoint: Checkpoint, options: Options, tokenizer: Tokenizer) -> Iterable[ScoredText]:
-    """The texts of --data. The separator is that of the flag, else of the run, else recognized."""
-    context = checkpoint.args.max_seq_len
+def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
+    """The texts of --data."""
+    tokenizer, context = model.tokenizer, model.args.max_seq_len
     stride = options.stride or context
     if stride > context:
         raise ValueError(
             f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
         )
-    source = open_documents(options.data, options.text_key)
+    separator = options.doc_separator
+    if separator is None and (model.path / META).is_file():
+        separator = load_dataset(model.path).doc_separator
+    source = open_documents(options.data, options.text_key, separator)
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(model.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()
             for example in examples_at(where, messages, chat, context + 1)
         )
-    separator = options.doc_separator
-    if separator is None and (checkpoint.path / META).is_file():
-        separator = load_dataset(checkpoint.path).doc_separator
-    if separator is None:
-        separator = source.recognize_separator()
-        if separator:
-            print_note(f"note: documents are separated by {separator}; to score it as text: --doc_separator ''")
-    source = replace(source, separator=separator or None)
-    loss = lost_text(tokenizer, next(source.texts(), ""))
-    if loss:
-        print_note(f"note: the tokenizer loses text: {loss}; bits per byte count all of the text, so they are too low")
+    if separator is None and source.separator:
+        print_note(f"note: documents are separated by {source.separator}; to score it as text: --doc_separator ''")
+    warn_of_lost_text(tokenizer, next(source.texts(), ""))
     return document_texts(source, tokenizer, context, stride)
 
 
@@ -113,41 +98,37 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Sco
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_text(checkpoint: Checkpoint) -> ScoredText:
+def validation_text(model: OpenedModel) -> ScoredText:
     """The validation text of the run in the model's directory, in the windows of training.
 
     All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in
     float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
     ValueError if the model is not a run.
     """
-    if not (checkpoint.path / META).is_file():
-        raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
+    if not (model.path / META).is_file():
+        raise ValueError(f"{model.path} is not a run of train.py: name the text to score with --data")
+    dataset = load_dataset(model.path, model.args.vocab_size)
     print_note(
         f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
         "--eval_tokens of it); name another text with --data"
     )
-    context = checkpoint.args.max_seq_len
+    context = model.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
     return Score("validation text", dataset.val_bytes), batches
 
 
-def print_json(scores: Sequence[Score]) -> None:
-    """Print one line per document if there are several, and one for the total."""
-    if len(scores) > 1:
-        for number, score in enumerate(scores, 1):
-            print(json.dumps({"document": number, "file": score.name} | score.figures()))
+def print_scores(scores: Sequence[Score], as_json: bool) -> None:
+    """Print the total as a table; or as JSON, after a line for each document if there are several."""
     whole = total(scores)
-    print(json.dumps({"text": whole.name} | whole.figures()))
-
-
-def print_table(score: Score) -> None:
-    figures = score.figures()
-    print("nats per token    perplexity  bits per byte       tokens        bytes  text")
-    print(
-        f"{figures['nats_per_token']:14.4f}  {figures['perplexity']:12,.3f}  {figures['bits_per_byte']:13.4f}  "
-        f"{score.tokens:11,}  {score.bytes:11,}  {score.name}"
-    )
+    if as_json:
+        for number, score in enumerate(scores if len(scores) > 1 else [], 1):
+            print(json.dumps({"document": number, "file": score.name} | score.figures()))
+        print(json.dumps({"text": whole.name} | whole.figures()))
+        return
+    rows = {"text": whole.name}
+    for name, value in whole.figures().items():
+        rows[name.replace("_", " ")] = f"{value:,.4f}" if isinstance(value, float) else f"{value:,}"
+    print_rows(rows)
 
 
 if __name__ == "__main__":

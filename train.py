@@ -8,6 +8,7 @@ the model that suits the text and the machine.
 
 import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
 
+import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from model.cli import Parser, Settings, add_flags, format_flags, print_note, read_flags, run_script, user_path
+from model.cli import Parser, Settings, add_flags, format_flags, print_rows, read_flags, run_script, user_path
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, resolve
@@ -42,16 +43,16 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
         run, speed = ranks.first(lambda: prepare(flags, ranks, stack))
         text = open_text(run)
+        rows = announcement(run, text, ranks, speed)
         if flags.plan:
             if ranks.is_first:
                 decided = {name: value for name, value in run.values().items() if name in run.decided}
-                command = f"python train.py {format_flags(decided)}"
-                print(announcement(run, text, ranks, speed, command=command))
+                print_rows(rows | {"command": f"python train.py {format_flags(decided)}"})
             return 0
 
         if ranks.is_first:
             begin(run)  # writes config.toml: from now on, the run can be resumed
-            print_note(announcement(run, text, ranks, speed, directory=str(run.directory)))
+            print_rows(rows | {"directory": str(run.directory)}, sys.stderr)
         torch.manual_seed(run.train.seed)
         model = initial_model(run, ranks)
         # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.

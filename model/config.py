@@ -9,7 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-UNSET: Any = None  # the default of numbers that may be left out; most are then computed from the other fields
+# The default of fields that may be left out; most are then computed from the other fields. It is Any, so that these
+# fields have the type of their computed value: with ``int | None``, whoever reads one would have to check it.
+UNSET: Any = None
 LARGEST = 2**63 - 1  # the largest integer that a tensor can hold
 ScalingType = Literal["linear", "ntk", "llama3", "yarn"]
 

@@ -49,15 +49,17 @@ def setting_fields(*classes: type) -> dict[str, Field]:
     return fields
 
 
-def range_problems(settings: object) -> Iterator[str]:
-    """Yield a message for each field of a dataclass instance whose value has the wrong type or is out of its range.
+def check_settings(settings: object, conflicts: Iterable[str] = ()) -> None:
+    """Raise ValueError that lists each wrong value of a dataclass instance, and the ``conflicts`` between its fields.
 
     None is accepted where it is the default.
     """
+    problems: list[str] = []
     for name, field in setting_fields(type(settings)).items():
         value = getattr(settings, name)
         if not (value is None and getattr(type(settings), name, 0) is None):
-            yield from value_problems(name, value, field)
+            problems += value_problems(name, value, field)
+    raise_problems([*problems, *conflicts])
 
 
 def value_problems(name: str, value: Any, field: Field) -> Iterator[str]:

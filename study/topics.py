@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from model.cli import Parser, add_flags, explain_out_of_memory, read_flags
 from model.cli.settings import setting_fields, suggest_name
-from model.ranges import raise_problems, range_problems
+from model.ranges import check_settings
 
 from .topic import Report, check_plot, save_plot
 from .walk import TOPICS, Topic
@@ -32,7 +32,7 @@ def options_class(topic: Topic) -> type:
     hints = get_type_hints(function, include_extras=True)
     parameters = inspect.signature(function).parameters
     fields = [(name, hints[name], parameter.default) for name, parameter in parameters.items()]
-    namespace = {"__doc__": function.__doc__, "__post_init__": lambda self: raise_problems(range_problems(self))}
+    namespace = {"__doc__": function.__doc__, "__post_init__": lambda self: check_settings(self)}
     return make_dataclass(topic.name, fields, frozen=True, namespace=namespace)
 
 

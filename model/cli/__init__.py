@@ -8,5 +8,5 @@ files.py      atomic writes, JSON files
 """
 
 from .parser import Parser, user_path
-from .script import explain_out_of_memory, print_note, quantity, run_script
+from .script import explain_out_of_memory, print_note, print_rows, quantity, run_script
 from .settings import Settings, add_flags, format_flags, instances, read_flags, read_toml, toml_text

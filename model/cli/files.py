@@ -117,29 +117,19 @@ def remove_unfinished(directory: Path) -> None:
 
 
 def _replace(temporary: Path, path: Path) -> None:
-    """``os.replace``; an empty directory is replaced, too.
-
-    On Windows it is repeated, because it fails while another process has the old file open.
-    """
-    if sys.platform == "win32" and path.is_dir():
-        path.rmdir()  # Windows replaces files only
-    attempts = 20 if sys.platform == "win32" else 0
-    for _ in range(attempts):
-        try:
+    """``os.replace``. On Windows it is repeated, because it fails while another process has the old file open."""
+    for _ in range(20 if sys.platform == "win32" else 0):
+        with suppress(PermissionError):
             os.replace(temporary, path)
             return
-        except PermissionError:
-            time.sleep(0.1)
+        time.sleep(0.1)
     os.replace(temporary, path)
 
 
 def _sync(path: Path) -> None:
-    try:
-        descriptor = os.open(path, os.O_RDWR if path.is_file() else os.O_RDONLY)  # Windows needs O_RDWR for fsync
-    except PermissionError:
-        if path.is_dir():  # Windows cannot open directories and needs no sync; elsewhere it may not be readable
-            return
-        raise
+    if path.is_dir() and sys.platform == "win32":  # which cannot open directories, and needs no sync of them
+        return
+    descriptor = os.open(path, os.O_RDONLY if path.is_dir() else os.O_RDWR)  # Windows syncs writable files only
     try:
         os.fsync(descriptor)
     finally:

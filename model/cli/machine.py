@@ -68,34 +68,32 @@ def has_kernels(card: int) -> bool:
     return False
 
 
-def has_native_bfloat16(device: torch.device) -> bool:
-    """Whether the device has instructions for bfloat16 products: CUDA from Ampere on, and CPUs that report them."""
-    if device.type == "cuda":
-        return torch.cuda.get_device_capability(device) >= (8, 0)
-    return device.type == "cpu" and kernels.CPU.bfloat16
+def native_dtype(device: torch.device) -> torch.dtype:
+    """The dtype of 16 bits that the device has instructions for, else float32.
 
-
-def needs_float16(device: torch.device) -> bool:
-    """Whether the device multiplies float16 far faster than float32, and bfloat16 not at all.
-
-    These are the NVIDIA cards from Volta to Turing: Colab's T4 and the RTX 20 series.
+    That is bfloat16 on CPUs that report it and on NVIDIA cards from Ampere on. Those from Volta to Turing, as Colab's
+    T4 and the RTX 20 series, have float16 only, which has more digits and a smaller range.
     """
-    return device.type == "cuda" and (7, 0) <= torch.cuda.get_device_capability(device) < (8, 0)
+    if device.type == "cpu" and kernels.CPU.bfloat16:
+        return torch.bfloat16
+    if device.type == "cuda":
+        capability = torch.cuda.get_device_capability(device)
+        if capability >= (7, 0):
+            return torch.bfloat16 if capability >= (8, 0) else torch.float16
+    return torch.float32
 
 
 def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bfloat16) -> torch.dtype:
     """The dtype called ``name``; ``auto`` is ``stored`` if the device multiplies it natively, else float32.
 
     For generation, ``stored`` is the dtype of the weights in the file, so that they are not rounded. For training it is
-    bfloat16, the dtype of products under autocast. Instead of bfloat16, some cards take float16, which has more digits
-    and a smaller range. For ``int8``, the result is the dtype of everything but matrices.
+    bfloat16, the dtype of products under autocast, and some cards take float16 instead. For ``int8``, the result is the
+    dtype of everything but matrices.
     """
-    if name not in ("auto", "int8"):
+    if name in DTYPES_BY_NAME:
         return DTYPES_BY_NAME[name]
     if name == "int8" or stored == torch.bfloat16:
-        if has_native_bfloat16(device):
-            return torch.bfloat16
-        return torch.float16 if needs_float16(device) else torch.float32
+        return native_dtype(device)
     return stored if stored == torch.float16 and device.type != "cpu" else torch.float32
 
 

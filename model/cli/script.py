@@ -7,10 +7,10 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from .machine import use_available_cores
 
@@ -20,10 +20,7 @@ STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP"
 
 # Words in the messages of RuntimeErrors, in this order from PyTorch's CPU allocator, from CUDA and MPS, and from C++
 OUT_OF_MEMORY = ("DefaultCPUAllocator", "out of memory", "bad_alloc")
-REMEDIES = {  # for errors of the operating system
-    errno.ENOSPC: "free some space there, or write to another disk",
-    errno.EDQUOT: "your quota is used up: free some space there, or write to another disk",
-}
+DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
 
@@ -35,6 +32,12 @@ def print_note(text: str, end: str = "\n") -> None:
 def quantity(count: int, noun: str, plural: str = "") -> str:
     """``1 token``, ``2,000 tokens``; ``plural`` is for nouns without a regular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def print_rows(rows: Mapping[str, str], file: TextIO | None = None) -> None:
+    """Print a table of names and texts, a line each; to stdout without a ``file``."""
+    for name, text in rows.items():
+        print(f"{name:<14} {text}", file=file, flush=True)
 
 
 @contextmanager
@@ -54,8 +57,7 @@ def on_stop(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
 
     A signal that the parent process ignores stays ignored: SIGHUP under nohup, SIGINT in a background job.
     """
-    before = {number: signal.getsignal(number) for number in STOP_SIGNALS}
-    handled = {number: previous for number, previous in before.items() if previous is not signal.SIG_IGN}
+    handled = {n: previous for n in STOP_SIGNALS if (previous := signal.getsignal(n)) is not signal.SIG_IGN}
     try:
         for number in handled:
             signal.signal(number, handler)
@@ -87,32 +89,50 @@ class IgnoringErrors(io.FileIO):
             return len(data)
 
 
-def raised_in(error: Exception) -> str:
-    """The package, or the module outside one, that raised the error."""
-    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
-    return frame.f_globals["__name__"].partition(".")[0]
+def open_streams() -> None:
+    """Prepare stdin, stdout and stderr for whatever they are connected to.
 
-
-def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
-    """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
-
-    A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
-    keeps its traceback, which says where.
-    Any other of STOP_SIGNALS ends it with 128 and its number. Characters that an output cannot encode are replaced by
-    ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
+    A stream that was closed, for example by ``>&-``, becomes an empty one. Characters that an output cannot encode are
+    replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
     """
-    use_available_cores()
     stderr = sys.__stderr__
     # Not if a test has replaced it, and not the terminal of Windows, which takes bytes in another encoding.
     if stderr is not None and sys.stderr is stderr and not (sys.platform == "win32" and stderr.isatty()):
         file = IgnoringErrors(stderr.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), stderr.encoding, line_buffering=True)
     for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:  # closed, for example by ``>&-``
+        if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+
+
+def raised_in(error: Exception) -> str:
+    """The package, or the module outside one, that raised the error."""
+    *_, (frame, _) = traceback.walk_tb(error.__traceback__)
+    return frame.f_globals["__name__"].partition(".")[0]
+
+
+def message_of(error: Exception) -> str:
+    """What to tell the user, in one line."""
+    message = str(error)
+    if isinstance(error, OSError):
+        if error.filename and error.strerror:
+            message = f"{error.filename}: {error.strerror}"
+        if error.errno in DISK_FULL:
+            message += ": free some space there, or write to another disk"
+    return " ".join(message.split())
+
+
+def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
+    """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
+
+    A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
+    keeps its traceback, which says where. Any other of STOP_SIGNALS ends the program with 128 and its number.
+    """
+    use_available_cores()
+    open_streams()
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
     code: int | str  # Python prints a text
@@ -130,12 +150,7 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         if not isinstance(error, OSError) and raised_in(error) not in own:
             raise
         code = 2
-        message = str(error)
-        if isinstance(error, OSError) and error.filename and error.strerror:
-            message = f"{error.filename}: {error.strerror}"
-        if isinstance(error, OSError) and error.errno in REMEDIES:
-            message = f"{message}: {REMEDIES[error.errno]}"
-        print(f"{script}: error: {' '.join(message.split())}", file=sys.stderr)
+        print(f"{script}: error: {message_of(error)}", file=sys.stderr)
     for number in STOP_SIGNALS:  # the work is done: they would only change the exit code, or print a traceback
         signal.signal(number, signal.SIG_IGN)
     try:

@@ -13,7 +13,7 @@ from ..cli import Parser, Settings, print_note, quantity, user_path
 from ..cli.files import read_json
 from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
 from ..config import ModelArgs
-from ..ranges import raise_problems, range_problems, setting_fields
+from ..ranges import check_settings, setting_fields
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint
@@ -52,7 +52,7 @@ class ModelOptions:
     device: DeviceName = "auto"
 
     def __post_init__(self) -> None:
-        raise_problems(range_problems(self))
+        check_settings(self)
 
 
 def add_model(parser: Parser) -> None:

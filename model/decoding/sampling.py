@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..ranges import Range, raise_problems, range_problems
+from ..ranges import Range, check_settings
 
 EXCLUDED = float("-inf")
 
@@ -41,7 +41,7 @@ class Sampling:
     seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 
     def __post_init__(self) -> None:
-        raise_problems(range_problems(self))
+        check_settings(self)
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

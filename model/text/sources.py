@@ -38,6 +38,11 @@ SAMPLED_CHARACTERS = 1_000_000  # at the beginning of each text file, in which t
 SAMPLED_LINES = 3  # at the beginning of each text file, which are perhaps JSON
 TEXT_KEY = "text"  # the default
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
+DocSeparator = Annotated[
+    str | None,
+    "separator of documents in a text file; '' for none (default: that of the run, or else <|endoftext|>, if it is "
+    "alone on a line)",
+]
 
 
 @dataclass
@@ -47,7 +52,7 @@ class Documents:
     name: str  # for the user
     files: list[File]
     text_key: str
-    separator: str | None
+    separator: str  # of the documents in a text file; empty for none
 
     def __iter__(self) -> Iterator[Part]:
         for file in self.files:
@@ -100,15 +105,13 @@ class Documents:
         return paths
 
 
-def open_documents(
-    specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = None
-) -> Documents:
+def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
     """The documents of files, directories, globs, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, or the text between two ``doc_separator`` in a file. In JSON files and tables it is the
-    ``text_key`` of each object or row. In directories, hidden files and files of run directories are skipped, and links
-    are followed. In directories and globs, empty files are skipped, and files that are not text with a warning. Raises
-    ValueError if a source is missing, or not text.
+    A document is a file, or the text between two ``doc_separator`` in a text file; None is the one that is recognized.
+    In JSON files and tables it is the ``text_key`` of each object or row. In directories, hidden files and files of run
+    directories are skipped, and links are followed. In directories and globs, empty files are skipped, and files that
+    are not text with a warning. Raises ValueError if a source is missing, or not text.
     """
     files = [file for spec in specs for file in _find(str(spec))]
     texts = [file for file in files if file.is_text]
@@ -124,7 +127,10 @@ def open_documents(
             "end in .jsonl",
             stacklevel=1,
         )
-    return Documents(", ".join(map(str, specs)), files, text_key, doc_separator)
+    documents = Documents(", ".join(map(str, specs)), files, text_key, doc_separator or "")
+    if doc_separator is None:
+        documents.separator = documents.recognize_separator()
+    return documents
 
 
 def _find(spec: str) -> list[File]:

@@ -69,7 +69,7 @@ def tokenize(
     beginning = np.fromfile(directory / IDS, facts["dtype"], BEGINNING)
     has_line_breaks = np.isin(beginning, tokenizer.encode("\n", bos=False)[-1:]).any()
     facts["start_text"] = "\n" if facts["documents"] < MIN_DOCUMENTS and has_line_breaks else ""
-    facts["doc_separator"] = documents.separator or ""
+    facts["doc_separator"] = documents.separator
     write_text(directory / META, json.dumps(facts))
 
 

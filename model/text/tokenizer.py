@@ -1,6 +1,7 @@
 """Tokenizers: text to ids, and ids back to the same text."""
 
 import re
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -173,16 +174,20 @@ class SentencePieceTokenizer:
 COMPARED_CHARACTERS = 100_000
 
 
-def lost_text(tokenizer: Tokenizer, text: str) -> str | None:
-    """An example of what the tokenizer loses at the beginning of a text; None if that comes back as it was."""
+def warn_of_lost_text(tokenizer: Tokenizer, text: str) -> None:
+    """Warn with an example if the beginning of a text does not come back as it was."""
     text = text[:COMPARED_CHARACTERS]
     decoded = tokenizer.decode(tokenizer.encode(text, bos=False))
     if decoded == text:
-        return None
+        return
     differences = (place for place, (one, other) in enumerate(zip(text, decoded)) if one != other)
     place = next(differences, min(len(text), len(decoded)))
     example = slice(max(0, place - 10), place + 20)
-    return f"{text[example]!r} comes back as {decoded[example]!r}"
+    warnings.warn(
+        f"the tokenizer loses text: {text[example]!r} comes back as {decoded[example]!r}; bits per byte count all of "
+        "the text, so they are too low",
+        stacklevel=1,
+    )
 
 
 def split_text(text: str, size: int) -> Iterator[str]:

@@ -13,8 +13,8 @@ from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs
-from ..ranges import Range, raise_problems, range_problems
-from ..text.sources import TEXT_KEY, Documents, TextKey, open_documents
+from ..ranges import Range, check_settings
+from ..text.sources import TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
@@ -53,18 +53,15 @@ class DataArgs:
         Range(0.00001, 0.9),
     ] = 0.1
     text_key: TextKey = TEXT_KEY
-    doc_separator: Annotated[
-        str | None,
-        "separator of documents in a text file; '' for none (default: <|endoftext|>, if that is alone on a line)",
-    ] = None
+    doc_separator: DocSeparator = None
     tokenizer: Annotated[str, "bpe or char: train one on the data; or the FILE of a trained one"] = "bpe"
 
     def __post_init__(self) -> None:
-        raise_problems([*range_problems(self), *([] if self.data else ["data is empty: name at least one file"])])
+        check_settings(self, [] if self.data else ["data is empty: name at least one file"])
 
     def open(self, specs: Sequence[str]) -> Documents:
         """The text of ``specs``, which is ``data`` or ``val_data``."""
-        return open_documents(specs, self.text_key, self.doc_separator or None)
+        return open_documents(specs, self.text_key, self.doc_separator)
 
 
 @dataclass(frozen=True)
@@ -134,17 +131,17 @@ class TrainArgs:
             peak = PEAK_LR.get(self.optimizer, 0.0)
             lr = round(FINE_TUNING_LR_FRACTION * peak, 6) if self.init_from else peak
             object.__setattr__(self, "lr", lr)
-        problems = [*range_problems(self)]
+        conflicts = []
         if self.fsdp and self.optimizer == "muon":
-            problems.append(
+            conflicts.append(
                 "optimizer is muon, which needs whole matrices, but fsdp shards them: give adamw, or leave fsdp out"
             )
         if self.fsdp and self.dtype == "float16":
-            problems.append(
+            conflicts.append(
                 "dtype is float16, whose gradients fsdp would add up without a scale that fits them: give float32 or "
                 "bfloat16, or leave fsdp out"
             )
-        raise_problems(problems)
+        check_settings(self, conflicts)
 
     @property
     def step_limit(self) -> float:
@@ -169,10 +166,8 @@ class TrainArgs:
 
     def fraction_done(self, step: int, seconds: float) -> float:
         """The fraction of the run that is done, 1 at its end: by steps or by the clock, whichever is larger."""
-        by_steps = step / self.step_limit
-        if self.minutes is None:
-            return by_steps
-        return max(by_steps, seconds / (60 * self.minutes))
+        by_clock = seconds / (60 * self.minutes) if self.minutes else 0.0
+        return min(1.0, max(step / self.step_limit, by_clock))
 
 
 SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the settings of a TOML file and of the flags

@@ -1,4 +1,7 @@
-"""Show a run in the terminal: announcement, progress bar and summary on stderr, samples on stdout."""
+"""Show a run in the terminal: announcement, progress bar and summary on stderr, samples on stdout.
+
+``announcement`` and ``summary`` are tables of names and texts, which ``print_rows`` prints.
+"""
 
 import math
 import signal
@@ -10,7 +13,7 @@ from types import FrameType
 
 from tqdm import tqdm
 
-from ..cli import explain_out_of_memory, print_note, quantity
+from ..cli import explain_out_of_memory, print_note, print_rows, quantity
 from ..cli.machine import readable_size
 from ..cli.script import discard_stdout, on_stop
 from ..decoding.batches import generate
@@ -44,23 +47,17 @@ class Console:
     def __init__(self, trainer: Trainer, text: Text) -> None:
         self.trainer = trainer
         self.text = text
-        self.prints = trainer.ranks.is_first
         self.was_done = trainer.fraction_done >= 1  # a run that is resumed without more steps or minutes
         in_terminal = sys.stderr.isatty()
         self.bar = tqdm(
             file=None if in_terminal else LogFile(),
             total=1.0,  # the whole run, in steps or in minutes
-            initial=min(trainer.fraction_done, 1.0),  # more if the limit was lowered
+            initial=trainer.fraction_done,
             bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
             mininterval=0.1 if in_terminal else 10,
-            disable=not self.prints,
+            disable=not trainer.ranks.is_first,
             dynamic_ncols=in_terminal,
         )
-
-    def write_line(self, line: str) -> None:
-        """Write a line to stderr, above the bar."""
-        if self.prints:
-            tqdm.write(line, file=sys.stderr)
 
     @contextmanager
     def running(self) -> Iterator[None]:
@@ -85,21 +82,23 @@ class Console:
             yield
 
     def show(self, measured: dict[str, float]) -> None:
-        """Show the measured values of a step. Every process must call it after each step."""
+        """Show the measured values of a step."""
         trainer, progress = self.trainer, self.trainer.progress
+        if not trainer.ranks.is_first:
+            return
         parts = [f"step {progress.step:,}"]
         if "train_loss" in measured:  # not in a validation before the first step
             parts += [f"loss {measured['train_loss']:.3f}", f"{measured['tokens_per_second']:,.0f} tokens/s"]
         if progress.val_loss < math.inf:
             parts.append(f"validation {progress.val_loss:.3f}")
         self.bar.postfix = ", ".join(parts)
-        self.bar.update(min(trainer.fraction_done, 1.0) - self.bar.n)
+        self.bar.update(trainer.fraction_done - self.bar.n)
         if "val_loss" in measured:
             where = f"step {progress.step}" if progress.step else "before the first step"
             best = ", the best so far" if progress.best_step == progress.step else ""
-            self.write_line(f"{where}: validation {measured['val_loss']:.3f} nats per token{best}")
+            tqdm.write(f"{where}: validation {measured['val_loss']:.3f} nats per token{best}", file=sys.stderr)
         every = 0 if trainer.sharded else trainer.args.sample_every  # no process has room for the whole model
-        if self.prints and every and progress.step and progress.step % every == 0:
+        if every and progress.step and progress.step % every == 0:
             self._show_sample()
 
     def _show_sample(self) -> None:
@@ -123,18 +122,21 @@ class Console:
         """Print the summary, or the command that resumes an interrupted run; returns the exit code."""
         trainer = self.trainer
         if trainer.stopped_by:
-            name = signal.Signals(trainer.stopped_by).name
-            self.write_line(f"stopped by {name}; step {trainer.progress.step} is saved; to resume:")
-            self.write_line(f"python train.py --resume {quote(str(trainer.directory))}")
-            return 128 + trainer.stopped_by
-        self.write_line(summary(trainer, self.text))
+            rows = {
+                "stopped by": f"{signal.Signals(trainer.stopped_by).name}; step {trainer.progress.step:,} is saved",
+                "to resume": f"python train.py --resume {quote(str(trainer.directory))}",
+            }
+        else:
+            rows = summary(trainer, self.text)
         if self.was_done:
-            self.write_line(f"no step was left: {limits(trainer)} for the whole run; to go on, give --resume and more")
-        return 0
+            rows["no step left"] = "max_steps and minutes count the whole run: to go on, give --resume and more of them"
+        if trainer.ranks.is_first:
+            print_rows(rows, sys.stderr)
+        return 128 + trainer.stopped_by if trainer.stopped_by else 0
 
 
-def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more: str) -> str:
-    """The size and the settings of the run, what to expect at ``speed`` tokens per second, and ``more`` rows."""
+def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dict[str, str]:
+    """The size and the settings of the run, and what to expect at ``speed`` tokens per second."""
     args, model, data = run.train, run.model, text.dataset
     device = local_device(args.device, ranks)
     dtype = args.product_dtype(device)
@@ -164,7 +166,7 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None, **more
     }
     if speed:
         rows["expected"] = expectation(args, step_tokens, speed, data)
-    return format_rows(rows | more)
+    return rows
 
 
 def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Dataset) -> str:
@@ -178,7 +180,7 @@ def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Datase
     return f"about {quantity(steps, 'step')}, {passes}, in {time} at {speed:,.0f} tokens/s"
 
 
-def summary(trainer: Trainer, text: Text) -> str:
+def summary(trainer: Trainer, text: Text) -> dict[str, str]:
     """The result of the run, its directory, and the next command."""
     progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
     context = trainer.model.args.max_seq_len
@@ -197,24 +199,8 @@ def summary(trainer: Trainer, text: Text) -> str:
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     program = "chat.py" if text.chat else "generate.py"
     rows["next"] = f"python {program} {quote(str(trainer.directory))}{network}"
-    return format_rows(rows)
-
-
-def limits(trainer: Trainer) -> str:
-    """The limits that a finished run has reached."""
-    args, progress = trainer.args, trainer.progress
-    reached = []
-    if progress.step >= args.step_limit:
-        reached.append(f"max_steps is {args.step_limit}")
-    if args.minutes and progress.wall_seconds >= 60 * args.minutes:
-        reached.append(f"minutes is {args.minutes:g}")
-    return " and ".join(reached)
+    return rows
 
 
 def epochs(tokens: float, dataset: Dataset) -> str:
     return f"{tokens / len(dataset.train):,.1f} epochs"
-
-
-def format_rows(rows: dict[str, str]) -> str:
-    """One line per row, with the name padded."""
-    return "\n".join(f"{name:<14} {value}" for name, value in rows.items())

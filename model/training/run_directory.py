@@ -11,14 +11,14 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from filelock import FileLock, Timeout
+from filelock import AcquireReturnProxy, FileLock, Timeout
 from torch import Tensor
 
 from ..cli import toml_text
@@ -49,8 +49,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
-    with ExitStack() as lock:
-        lock.enter_context(locked(directory))
+    with locked(directory) as lock:
         try:
             if not run.resume:
                 check_free(directory)
@@ -60,7 +59,7 @@ def run_directory(run: Run) -> Iterator[Run]:
                 for path in set(directory.iterdir()) - before - {directory / LOCK}:
                     with suppress(OSError):  # Windows keeps files that are memory-mapped
                         path.unlink()
-                lock.close()
+                lock.release()  # because Windows does not remove the file of a lock that is held
                 with suppress(OSError):  # a directory that is not empty stays
                     (directory / LOCK).unlink(missing_ok=True)
                     for path in (directory, directory.parent):
@@ -91,11 +90,11 @@ def check_free(directory: Path) -> None:
             raise ValueError(f"{directory} holds {name}: give another --out_dir, or --resume to continue that run")
 
 
-@contextmanager
-def locked(directory: Path) -> Iterator[None]:
+def locked(directory: Path) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
-    The operating system releases the lock when the process ends, even if it is killed.
+    A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
+    it is killed.
     """
     try:
         lock = FileLock(directory / LOCK).acquire(blocking=False)
@@ -105,9 +104,8 @@ def locked(directory: Path) -> Iterator[None]:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
-    with lock:
-        remove_unfinished(directory)
-        yield
+    remove_unfinished(directory)
+    return lock
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:

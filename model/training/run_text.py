@@ -2,7 +2,9 @@
 
 import os
 import warnings
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,12 +14,13 @@ from ..cli import quantity
 from ..cli.files import write_text
 from ..decoding.chat import DEFAULT_TEMPLATE, Chat, find_template, user_message
 from ..text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, start_text
+from ..text.sources import Documents
 from ..text.tokenize import tokenize
-from ..text.tokenizer import Tokenizer, lost_text
+from ..text.tokenizer import Tokenizer, warn_of_lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
 from ..weights.tokenizers import TEMPLATE
-from .config import DataArgs, Run
+from .config import Run
 from .conversations import conversation_texts, example_question, tokenize_conversations
 
 SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
@@ -37,24 +40,66 @@ def prepare_text(run: Run) -> Run:
     """Write the tokenizer and the tokens of a new run into its directory; to resume, they are there.
 
     Returns the run with what only the text tells: doc_separator, vocab_size if it is trained from scratch, and the
-    prompt of samples if the text is conversations. What of a conversation does not fit into the context is left out, so
-    the context is decided from then on.
+    prompt of samples if the text is conversations.
     """
     if run.resume:
         return run
-    data, model, train, decided = write_tokens(run), run.model, run.train, run.decided
-    tokenizer = load_tokenizer(run.directory, model.vocab_size if train.init_from else None)
-    dataset = load_dataset(run.directory)
-    if not isinstance(dataset, Conversations):
-        check_length(dataset, model.max_seq_len)
-    else:
-        decided |= {"max_seq_len"}
-        if not train.sample_prompt:
-            question = example_question(data.open(data.data), Chat(run.directory, tokenizer), model.max_seq_len)
-            train = replace(train, sample_prompt=question)
-    if not train.init_from:
-        model = replace(model, vocab_size=tokenizer.vocab_size)
-    return replace(run, data=data, model=model, train=train, decided=decided)
+    documents = run.data.open(run.data.data)
+    data = replace(run.data, doc_separator=documents.separator)
+    val_documents = data.open(data.val_data) if data.val_data else None
+    are_conversations = documents.has_conversations()
+    if are_conversations and data.doc_separator:
+        raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
+    if val_documents:
+        if val_documents.has_conversations() != are_conversations:
+            raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
+        files, val_files = (set(map(os.path.realpath, each.paths())) for each in (documents, val_documents))
+        if files & val_files:
+            warnings.warn(f"{min(files & val_files)} is in data and in val_data", stacklevel=1)
+
+    tokenizer = write_tokenizer(run, partial(conversation_texts, documents) if are_conversations else documents.texts)
+    model = run.model if run.train.init_from else replace(run.model, vocab_size=tokenizer.vocab_size)
+    run = replace(run, data=data, model=model)
+    if are_conversations:
+        return write_conversations(run, tokenizer, documents, val_documents)
+    tokenize(run.directory, documents, tokenizer, data.val_fraction, val_documents)
+    tokens = len(load_dataset(run.directory).train)
+    if tokens < model.max_seq_len + 1:
+        raise ValueError(
+            f"the training text is {quantity(tokens, 'token')} long, a context of {model.max_seq_len} needs "
+            f"{model.max_seq_len + 1}: give more text, or a smaller max_seq_len"
+        )
+    return run
+
+
+def write_tokenizer(run: Run, texts: Callable[[], Iterator[str]]) -> Tokenizer:
+    """Train the tokenizer on the texts, or load it, and write it into the directory of the run."""
+    file = Path(run.data.tokenizer)
+    if run.data.tokenizer in TOKENIZER_KINDS:
+        vocab_size = run.model.vocab_size if "vocab_size" in run.decided else None
+        file = train_tokenizer(texts(), run.directory, run.data.tokenizer, vocab_size)
+    tokenizer = load_tokenizer(file, run.model.vocab_size if run.train.init_from else None)
+    # Without an end token, BOS is the token between documents, which ends a generated text.
+    save_tokenizer(tokenizer, run.directory, tokenizer.eos_ids or (tokenizer.bos_id,))
+    warn_of_lost_text(tokenizer, next(texts(), ""))
+    return tokenizer
+
+
+def write_conversations(run: Run, tokenizer: Tokenizer, documents: Documents, val_documents: Documents | None) -> Run:
+    """Write the tokens of conversations, and their template.
+
+    Returns the run with a question as the prompt of samples. What of a conversation does not fit into the context is
+    left out, so the context is decided from then on.
+    """
+    directory, context = run.directory, run.model.max_seq_len
+    if find_template(directory)[1] is None:
+        write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
+    chat = Chat(directory, tokenizer)
+    if chat.eos_ids:  # the template may end a turn with another token
+        save_tokenizer(tokenizer, directory, chat.eos_ids)
+    tokenize_conversations(directory, chat, context, documents, run.data.val_fraction, val_documents)
+    prompt = run.train.sample_prompt or example_question(documents, chat, context)
+    return replace(run, train=replace(run.train, sample_prompt=prompt), decided=run.decided | {"max_seq_len"})
 
 
 def open_text(run: Run) -> Text:
@@ -72,63 +117,6 @@ def open_text(run: Run) -> Text:
             f"a context of {run.model.max_seq_len} (max_seq_len): shorten sample_prompt"
         )
     return Text(tokenizer, dataset, prompt, unigram_loss(dataset, tokenizer.vocab_size), chat)
-
-
-def write_tokens(run: Run) -> DataArgs:
-    """Write the tokenizer and the tokens of the run's text into its directory; returns its settings."""
-    data, directory = run.data, run.directory
-    documents = data.open(data.data)
-    val_documents = data.open(data.val_data) if data.val_data else None
-    are_conversations = documents.has_conversations()
-    if val_documents:
-        if val_documents.has_conversations() != are_conversations:
-            raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
-        files, val_files = (set(map(os.path.realpath, each.paths())) for each in (documents, val_documents))
-        if files & val_files:
-            warnings.warn(f"{min(files & val_files)} is in data and in val_data", stacklevel=1)
-    if are_conversations:
-        if data.doc_separator:
-            raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
-    elif data.doc_separator is None:
-        data = replace(data, doc_separator=documents.recognize_separator())
-    for source in (documents, val_documents):
-        if source:
-            source.separator = data.doc_separator or None
-
-    tokenizer_file = Path(data.tokenizer)
-    if data.tokenizer in TOKENIZER_KINDS:
-        texts = conversation_texts(documents) if are_conversations else documents.texts()
-        vocab_size = run.model.vocab_size if "vocab_size" in run.decided else None
-        tokenizer_file = train_tokenizer(texts, directory, data.tokenizer, vocab_size)
-    tokenizer = load_tokenizer(tokenizer_file, run.model.vocab_size if run.train.init_from else None)
-    eos_ids = tokenizer.eos_ids or (tokenizer.bos_id,)  # a token between documents ends a generated text
-    save_tokenizer(tokenizer, directory, eos_ids)
-    texts = conversation_texts(documents) if are_conversations else documents.texts()
-    loss = lost_text(tokenizer, next(texts, ""))
-    if loss:
-        warnings.warn(
-            f"{tokenizer_file} loses text: {loss}; bits per byte count all of the text, so they are too low",
-            stacklevel=1,
-        )
-    if not are_conversations:
-        tokenize(directory, documents, tokenizer, data.val_fraction, val_documents)
-        return data
-    if find_template(directory)[1] is None:
-        write_text(directory / TEMPLATE, DEFAULT_TEMPLATE)
-    chat = Chat(directory, tokenizer)
-    save_tokenizer(tokenizer, directory, chat.eos_ids or eos_ids)  # the template may end a turn with another token
-    tokenize_conversations(directory, chat, run.model.max_seq_len, documents, data.val_fraction, val_documents)
-    return data
-
-
-def check_length(dataset: Dataset, context: int) -> None:
-    """Raise ValueError if the training text is too short for one window."""
-    tokens = len(dataset.train)
-    if tokens < context + 1:
-        raise ValueError(
-            f"the training text is {quantity(tokens, 'token')} long, a context of {context} needs {context + 1}: "
-            "give more text, or a smaller max_seq_len"
-        )
 
 
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:

@@ -15,7 +15,7 @@ from model.cli import (
     read_toml,
     toml_text,
 )
-from model.ranges import raise_problems, range_problems
+from model.ranges import check_settings
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Everything:
     shape: Annotated[Shape | None, "a table"] = None
 
     def __post_init__(self):
-        raise_problems(range_problems(self))
+        check_settings(self)
 
 
 @dataclass(frozen=True)

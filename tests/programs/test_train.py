@@ -224,7 +224,7 @@ def test_after_sigterm_the_step_ends_the_state_is_saved_and_the_run_can_be_resum
     running.terminate()
     _, err = running.communicate(timeout=300)
     assert running.returncode == 128 + signal.SIGTERM, err
-    assert "stopped by SIGTERM" in err
+    assert "stopped by     SIGTERM; step " in err
     assert "python train.py --resume out" in err
     last = steps("out")[-1]
     trained("--resume", "--out_dir", "out", "--max_steps", str(last + 1))

@@ -87,7 +87,7 @@ def test_a_tag_alone_on_a_line_near_the_beginning_is_recognized(tmp_path, text, 
     (tmp_path / "a.txt").write_text("A rope.", encoding="utf-8")
     (tmp_path / "b.txt").write_text(text, encoding="utf-8")
     (tmp_path / "c.jsonl").write_text('{"text": "<|endoftext|>"}', encoding="utf-8")
-    assert open_documents([tmp_path]).recognize_separator() == tag
+    assert open_documents([tmp_path], doc_separator=None).separator == tag
 
 
 def test_a_text_is_cut_at_line_ends_else_between_words_and_a_run_of_spaces_is_not_cut():

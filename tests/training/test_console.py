@@ -50,17 +50,16 @@ def train_in_console(run) -> int:
 def test_the_announcement():
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
     run = make_run(**settings, init_from=Path("base"), doc_separator="<eos>")
-    assert announcement(run, TEXT, Ranks(), 2400.0, directory="runs/my run").splitlines() == [
-        "model          4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
-        "memory         about 401 MB at the peak",
-        "text           500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",
-        "documents      3 documents, separated by '<eos>'",
-        "held out       the last 10.0% of each document of a.txt",
-        "baselines      2.398 nats per token for uniform guesses, 2.345 for token frequencies",
-        "training       8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
-        "expected       about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",
-        "directory      runs/my run",
-    ]
+    assert announcement(run, TEXT, Ranks(), 2400.0) == {
+        "model": "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
+        "memory": "about 401 MB at the peak",
+        "text": "500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",
+        "documents": "3 documents, separated by '<eos>'",
+        "held out": "the last 10.0% of each document of a.txt",
+        "baselines": "2.398 nats per token for uniform guesses, 2.345 for token frequencies",
+        "training": "8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
+        "expected": "about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",
+    }
 
 
 def test_without_max_steps_the_minutes_tell_the_steps_to_expect():
@@ -75,32 +74,28 @@ def test_the_summary(tmp_path, monkeypatch):
     run = trainer(Path("my run"))
     times = {"train_seconds": 2.0, "wall_seconds": 7.4}
     run.progress = Progress(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300)
-    assert summary(run, TEXT).splitlines() == [
-        "parameters     4,784",
-        "trained        400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
-        "speed          12,800 tokens/s",
-        "validation     2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
-        "note           overfitted, the last validation was 2.1000: try more text, fewer steps or --dropout 0.2",
-        "run directory  my run",
-        "next           python generate.py 'my run'",
-    ]
+    assert summary(run, TEXT) == {
+        "parameters": "4,784",
+        "trained": "400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
+        "speed": "12,800 tokens/s",
+        "validation": "2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
+        "note": "overfitted, the last validation was 2.1000: try more text, fewer steps or --dropout 0.2",
+        "run directory": "my run",
+        "next": "python generate.py 'my run'",
+    }
     run.progress.val_loss = 2.05
-    assert "note " not in summary(run, TEXT)
+    assert "note" not in summary(run, TEXT)
 
 
-def test_a_finished_run_that_is_resumed_says_which_limit_it_has_reached(tmp_path, capfd):
+@pytest.mark.parametrize("limits", [{"max_steps": 3, "minutes": 60.0}, {"max_steps": 9, "minutes": 1e-7}])
+def test_a_finished_run_that_is_resumed_without_more_says_how_to_go_on(tmp_path, capfd, limits):
     """More of the other limit takes no step either."""
     train_in_console(trainer(tmp_path, max_steps=3))
-    assert "no step was left" not in capfd.readouterr().err
-    for limits, reached in (
-        ({"max_steps": 3, "minutes": 60.0}, "max_steps is 3"),
-        ({"max_steps": 9, "minutes": 1e-7}, "minutes is 1e-07"),
-        ({"max_steps": 2, "minutes": 1e-7}, "max_steps is 2 and minutes is 1e-07"),
-    ):
-        assert train_in_console(trainer(tmp_path, resume=True, **limits)) == 0
-        err = capfd.readouterr().err
-        assert f"no step was left: {reached} for the whole run; to go on, give --resume and more\n" in err
-        assert "100%|" in err
+    assert "no step left" not in capfd.readouterr().err
+    assert train_in_console(trainer(tmp_path, resume=True, **limits)) == 0
+    err = capfd.readouterr().err
+    assert "no step left   max_steps and minutes count the whole run: to go on, give --resume and more of them\n" in err
+    assert "100%|" in err
 
 
 def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
