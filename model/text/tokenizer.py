@@ -196,22 +196,17 @@ def split_text(text: str, size: int) -> Iterator[str]:
         yield text[start:]
 
 
-def _cut_point(text: str, start: int, end: int) -> int:
-    """The last index up to ``end`` that hardly any token crosses, in the second half of ``text[start:end]``.
+# The last place that hardly any token crosses: after a line end that a visible character follows, or else before a space
+# that follows a visible character, because most tokenizers have spaces only at the start of a token.
+LINE_END, WORD_END = (re.compile(pattern, re.DOTALL) for pattern in (r".*\n(?=\S)", r".*\S(?= )"))
 
-    It is after a line end that a visible character follows, or else before a space that follows a visible character,
-    because most tokenizers have spaces only at the start of a token. Without either (DNA, numbers separated by tabs),
-    the text is cut at ``end``.
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """The last such place in the second half of ``text[start:end]``.
+
+    Without either (DNA, numbers separated by tabs), the text is cut at ``end``.
     """
     middle = start + (end - start) // 2
-    index = text.rfind("\n", middle, end) + 1
-    while index > middle:
-        if not text[index].isspace():
-            return index
-        index = text.rfind("\n", middle, index - 1) + 1
-    index = text.rfind(" ", middle, end + 1)
-    while index > middle:
-        if not text[index - 1].isspace():
-            return index
-        index = text.rfind(" ", middle, index)
-    return end
+    half = text[middle : end + 1]
+    found = LINE_END.match(half) or WORD_END.match(half)
+    return middle + found.end() if found else end
