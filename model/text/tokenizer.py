@@ -196,8 +196,8 @@ def split_text(text: str, size: int) -> Iterator[str]:
         yield text[start:]
 
 
-# The last place that hardly any token crosses: after a line end that a visible character follows, or else before a space
-# that follows a visible character, because most tokenizers have spaces only at the start of a token.
+# Up to the last place that hardly any token crosses: after a line end that a visible character follows, or before a
+# space that follows one, because most tokenizers have spaces only at the start of a token.
 LINE_END, WORD_END = (re.compile(pattern, re.DOTALL) for pattern in (r".*\n(?=\S)", r".*\S(?= )"))
 
 
