@@ -116,17 +116,17 @@ class SentencePieceTokenizer:
         try:
             if not self.content:
                 raise ValueError("empty")  # the library would accept it and fail later
-            self._model = SentencePieceProcessor(model_proto=self.content)
+            self.model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
             kind = kind_of_file(self.content) or "is not a SentencePiece model: give one, or a tokenizer.json"
             raise ValueError(f"{path} {kind}") from None
-        self.vocab_size = self._model.get_piece_size()
-        self.bos_id = self._model.bos_id()
+        self.vocab_size = self.model.get_piece_size()
+        self.bos_id = self.model.bos_id()
         if self.bos_id < 0:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
-        self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
+        self.eos_ids = tuple(i for i in (self.model.eos_id(), self.bos_id) if i >= 0)
+        self.adds_space = self.model.encode("a", out_type=str)[0].startswith(U2581)
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """BOS comes first."""
@@ -134,7 +134,7 @@ class SentencePieceTokenizer:
         return [self.bos_id, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts])
+        rows: list[list[int]] = self.model.encode([check_encodable(text) for text in texts])
         return rows
 
     @cached_property
@@ -164,7 +164,7 @@ class SentencePieceTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._model.decode(list(ids))
+        return self.model.decode(list(ids))
 
     def stream(self, prefix: Sequence[int] = ()) -> TextStream:
         return TextStream(self.decode, prefix=prefix)

@@ -55,7 +55,7 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
         (folder / name).mkdir(exist_ok=True)
     else:
         file = trained_by_sentencepiece(folder / name, ENGLISH, **LLAMA2_SETTINGS)
-        model = tokenizers.Tokenizer.from_str(json.dumps(hugging_face_files(file)[0]))
+        model = tokenizers.Tokenizer.from_str(json.dumps(hugging_face_files(SentencePieceTokenizer(file))[0]))
     model.add_special_tokens(["<begin>", "<end>", "<end of turn>"])
     begin = ("<begin>", model.token_to_id("<begin>"))
     model.post_processor = tokenizers.processors.TemplateProcessing(single="<begin> $A", special_tokens=[begin])

@@ -55,21 +55,11 @@ def test_a_git_lfs_pointer_instead_of_a_tokenizer_is_recognized(tmp_path, form):
         load_tokenizer(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"model": {"type": "Rope", "vocab": {}}}, "is newer than tokenizers .*`pip install --upgrade tokenizers`"),
-        (
-            {"model": {"type": "BPE", "vocab": {}, "merges": []}, "decoder": {"type": "Rope"}},
-            "is newer than tokenizers",
-        ),
-        ({}, "is not a valid tokenizer.json .*: get the file again"),
-    ],
-)
-def test_a_tokenizer_json_with_parts_that_the_library_lacks_says_so(tmp_path, content, words):
+@pytest.mark.parametrize("content", [{}, {"model": {"type": "Rope", "vocab": {}}}], ids=["damaged", "newer"])
+def test_a_tokenizer_json_that_the_library_cannot_read_says_what_to_do(tmp_path, content):
     pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **content}), encoding="utf-8")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match="is damaged, or newer than tokenizers .*`pip install --upgrade tokenizers`"):
         load_tokenizer(tmp_path)
 
 
