@@ -56,7 +56,7 @@ def open_file(path: Path) -> Checkpoint:
     size = path.stat().st_size
     if size != offset:
         raise ValueError(f"{path} has {size} bytes, its header announces {offset}: not a llama2.c file, or cut short")
-    return Checkpoint(path, args, torch.float32, stored)
+    return Checkpoint(path, args, stored)
 
 
 def read_tensor(path: Path, offset: int, shape: tuple[int, ...]) -> Tensor:

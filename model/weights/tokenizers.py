@@ -50,8 +50,6 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     """
     if not file.is_file():
         raise ValueError(f"{file} is not a file: give a tokenizer.model or tokenizer.json")
-    if file.suffix == ".bin":
-        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
     tokenizer = HFTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)
     if isinstance(tokenizer, SentencePieceTokenizer):
         added = added_tokens(file.parent).items()
