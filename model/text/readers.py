@@ -1,7 +1,7 @@
-"""Read the documents of one file: plain text, JSON lines, JSON arrays, and tables; or the conversations in its rows.
+"""Read one file: plain text in blocks, split into documents; or rows, of which each holds a text or a conversation.
 
-The ending of the name says what a file is (``ROWS``); with .gz after it, it is decompressed. Memory is bounded by a few
-parts of a document, except that a JSON array is read as a whole.
+The ending of the name says how rows are read (``ROWS``); any other file is plain text. With .gz after the ending, a
+file is decompressed. Memory is bounded by a few parts of a document, except that a JSON array is read as a whole.
 """
 
 import gzip
@@ -46,55 +46,6 @@ class File(NamedTuple):
     @property
     def is_text(self) -> bool:
         return self.format not in ROWS
-
-
-class Part(NamedTuple):
-    """A document, or a part of a long one."""
-
-    text: str
-    starts_document: bool  # whether it is the first part of its document
-
-
-def read_file(file: File, text_key: str, separator: str | None) -> Iterator[Part]:
-    """The documents of one file. Raises ValueError if it is not what its name says."""
-    if file.is_text:
-        yield from split_documents(read_blocks(file), separator)
-        return
-    for where, row in rows(file, text_key):
-        yield from _parts(split_text(text_of(where, row, text_key), PART), starts_document=True)
-
-
-def split_documents(blocks: Iterable[str], separator: str | None, size: int = PART) -> Iterator[Part]:
-    """Split a text, given in blocks, into documents at the separator, and those longer than ``size`` into parts.
-
-    White space before a separator, and blank lines after it, belong to no document. A line end in the separator may
-    also be CRLF. Without a separator the text is one document.
-    """
-    pattern = "\0"  # is in no text: read_blocks refuses it
-    if separator:
-        pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
-    rest = ""  # the document whose end has not been read, without the parts that have been returned
-    starts = True  # whether no part of it has been returned
-    follows = False  # whether none has, and a separator is before it
-    for block in blocks:
-        *documents, rest = re.split(pattern, rest + block)
-        for document in documents:
-            text = BLANK_LINES.sub("", document) if follows else document
-            yield from _parts(split_text(text.rstrip(), size), starts)
-            starts = follows = True
-        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
-        if len(parts) > 2:
-            yield from _parts(parts[:-2], starts)
-            starts = follows = False
-            rest = "".join(parts[-2:])  # the next block may continue the last part, or a separator that begins there
-    text = BLANK_LINES.sub("", rest) if follows else rest
-    yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
-
-
-def _parts(texts: Iterable[str], starts_document: bool) -> Iterator[Part]:
-    for text in texts:
-        yield Part(text, starts_document)
-        starts_document = False
 
 
 @contextmanager
@@ -151,6 +102,75 @@ def read_blocks(file: File) -> Iterator[str]:
                 )
             before += len(block)
             yield block
+
+
+# --- Documents: what a text holds between separators, or the text of a row
+
+
+class Part(NamedTuple):
+    """A document, or a part of a long one."""
+
+    text: str
+    starts_document: bool  # whether it is the first part of its document
+
+
+def read_file(file: File, text_key: str, separator: str | None) -> Iterator[Part]:
+    """The documents of one file. Raises ValueError if it is not what its name says."""
+    if file.is_text:
+        yield from split_documents(read_blocks(file), separator)
+        return
+    for where, row in rows(file, text_key):
+        yield from _parts(split_text(text_of(where, row, text_key), PART), starts_document=True)
+
+
+def _parts(texts: Iterable[str], starts_document: bool) -> Iterator[Part]:
+    for text in texts:
+        yield Part(text, starts_document)
+        starts_document = False
+
+
+def split_documents(blocks: Iterable[str], separator: str | None, size: int = PART) -> Iterator[Part]:
+    """Split a text, given in blocks, into documents at the separator, and those longer than ``size`` into parts.
+
+    White space before a separator, and blank lines after it, belong to no document. A line end in the separator may
+    also be CRLF. Without a separator the text is one document.
+    """
+    pattern = "\0"  # is in no text: read_blocks refuses it
+    if separator:
+        pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
+    rest = ""  # the document whose end has not been read, without the parts that have been returned
+    starts = True  # whether no part of it has been returned
+    follows = False  # whether none has, and a separator is before it
+    for block in blocks:
+        *documents, rest = re.split(pattern, rest + block)
+        for document in documents:
+            text = BLANK_LINES.sub("", document) if follows else document
+            yield from _parts(split_text(text.rstrip(), size), starts)
+            starts = follows = True
+        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
+        if len(parts) > 2:
+            yield from _parts(parts[:-2], starts)
+            starts = follows = False
+            rest = "".join(parts[-2:])  # the next block may continue the last part, or a separator that begins there
+    text = BLANK_LINES.sub("", rest) if follows else rest
+    yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
+
+
+def text_of(where: str, row: Any, text_key: str) -> str:
+    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
+    fields = row if isinstance(row, dict) else {text_key: row}
+    value = fields.get(text_key)
+    if isinstance(value, str):
+        return check_encodable(value, where)
+    if text_key not in fields:
+        names = ", ".join(map(ascii, list(fields)[:8]))
+        raise ValueError(
+            f"{where} has no {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
+            f"{MESSAGES}, in a file without texts"
+        )
+    if value is None:
+        return ""
+    raise ValueError(f"{where} has {json.dumps(value, default=str)[:40]} under {text_key!r}: a text is needed")
 
 
 # --- Rows of JSON files and tables: each with its place, for errors
@@ -211,23 +231,6 @@ ROWS: dict[str, Callable[[File, Sequence[str]], Rows]] = {
 }
 
 
-def text_of(where: str, row: Any, text_key: str) -> str:
-    """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
-    fields = row if isinstance(row, dict) else {text_key: row}
-    value = fields.get(text_key)
-    if isinstance(value, str):
-        return check_encodable(value, where)
-    if text_key not in fields:
-        names = ", ".join(map(ascii, list(fields)[:8]))
-        raise ValueError(
-            f"{where} has no {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
-            f"{MESSAGES}, in a file without texts"
-        )
-    if value is None:
-        return ""
-    raise ValueError(f"{where} has {json.dumps(value, default=str)[:40]} under {text_key!r}: a text is needed")
-
-
 # --- Conversations: rows in the forms in which they are published
 
 Message = dict[str, str]  # role, one of ROLES, and content
@@ -239,9 +242,7 @@ CONVERSATION_KEYS = ("messages", "conversations", "instruction", "input", "outpu
 
 def has_conversations(file: File, text_key: str) -> bool:
     """Whether the rows of a file are conversations, as its first row tells: it has no ``text_key``."""
-    if file.is_text:
-        return False
-    _, row = next(rows(file, text_key), ("", None))
+    _, row = ("", None) if file.is_text else next(rows(file, text_key), ("", None))
     return isinstance(row, dict) and text_key not in row and messages_in(row) is not None
 
 
@@ -268,16 +269,16 @@ def messages_in(row: dict[str, Any]) -> Any:
     if "conversations" in row:
         return row["conversations"]
     if {"instruction", "output"} <= row.keys():
-        question = row["instruction"]
+        question, answer = row["instruction"], row["output"]
         if row.get("input"):
             question = f"{question}\n\n{row['input']}"
-        return [{"role": "user", "content": question}, {"role": "assistant", "content": row["output"]}]
-    if {"prompt", "completion"} <= row.keys():
-        prompt, completion = row["prompt"], row["completion"]
-        if isinstance(prompt, list) and isinstance(completion, list):
-            return [*prompt, *completion]
-        return [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
-    return None
+    elif {"prompt", "completion"} <= row.keys():
+        question, answer = row["prompt"], row["completion"]
+        if isinstance(question, list) and isinstance(answer, list):
+            return [*question, *answer]
+    else:
+        return None
+    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
 
 
 def read_message(where: str, message: Any) -> Message:
