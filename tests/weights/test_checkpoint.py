@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from model import KVCache
 from model.kernels import accelerate
-from model.weights import llama2c, load_model, meta, open_checkpoint, save_model
+from model.weights import llama2c, load_model, load_tokenizer, meta, open_checkpoint, save_model
 
 OPEN = (open_checkpoint, meta.open_directory, llama2c.open_file)
 
@@ -204,14 +204,16 @@ def test_an_index_cannot_list_files_outside_its_directory(tied, name):
         open_checkpoint(directory)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "config.json", "model.safetensors.index.json", "tokenizer.model", "tokenizer.json"]
+)
 def test_a_git_lfs_pointer_is_recognized(tied, file):
     _, directory = tied
     if "index" in file:
         (directory / "model.safetensors").unlink()
     (directory / file).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
     with pytest.raises(ValueError, match=rf"{file} is a Git LFS pointer .* `git lfs pull`"):
-        open_checkpoint(directory)
+        (load_tokenizer if "tokenizer" in file else open_checkpoint)(directory)
 
 
 @pytest.mark.parametrize("tie", [False, True])

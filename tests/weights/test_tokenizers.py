@@ -48,13 +48,6 @@ def test_transformers_encodes_and_decodes_as_we_do(transformers, trained, tmp_pa
     assert config["add_prefix_space"] is False, "llama.cpp's converter reads it, and its default is true"
 
 
-@pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
-def test_a_git_lfs_pointer_instead_of_a_tokenizer_is_recognized(tmp_path, form):
-    (tmp_path / form).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
-    with pytest.raises(ValueError, match=rf"{form} is a Git LFS pointer .* `git lfs pull`"):
-        load_tokenizer(tmp_path)
-
-
 @pytest.mark.parametrize("content", [{}, {"model": {"type": "Rope", "vocab": {}}}], ids=["damaged", "newer"])
 def test_a_tokenizer_json_that_the_library_cannot_read_says_what_to_do(tmp_path, content):
     pytest.importorskip("tokenizers")
