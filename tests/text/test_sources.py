@@ -111,13 +111,6 @@ def test_an_address_and_a_dataset_of_the_hub_are_answered_with_a_command(tmp_pat
     assert "hf download" not in refusal("mine/missing.txt")
 
 
-@pytest.mark.parametrize("name", ["a.ndjson", "A.JSONL", "a.ndjson.gz"])
-def test_json_lines_are_known_by_every_usual_ending(tmp_path, name):
-    raw = b'{"text": "first"}\n{"text": "second"}\n'
-    (tmp_path / name).write_bytes(gzip.compress(raw) if name.endswith("gz") else raw)
-    assert documents(tmp_path / name) == ["first", "second"]
-
-
 def test_json_lines_under_another_name_are_noted_and_a_text_key_for_texts_is_refused(tmp_path):
     (tmp_path / "wiki_00").write_text('{"text": "first"}\n{"text": "second"}\n', encoding="utf-8")
     (tmp_path / "a.py").write_text('{"text": "first"}\nx = 1\n', encoding="utf-8")

@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -241,15 +242,19 @@ def test_pytorch_model_bin_is_read_if_asked_for(small_model, tmp_path, tie, shar
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_a_pytorch_model_bin_with_code_is_refused_and_not_run(tied, tmp_path, monkeypatch):
+@pytest.mark.parametrize("new_format", [False, True])
+@pytest.mark.parametrize("file", ["hf/pytorch_model.bin", "meta/consolidated.00.pth"])
+def test_a_pickle_with_code_is_refused_and_not_run(all_formats, tmp_path, monkeypatch, file, new_format):
     monkeypatch.chdir(tmp_path)
-    (tied[1] / "model.safetensors").unlink()
-    torch.save({"model.norm.weight": torch.ones(48), "extra": MakesDirectory()}, tied[1] / "pytorch_model.bin")
-    with pytest.raises(
-        ValueError, match=r"pytorch_model\.bin is damaged, or pickles more than .* none of its code was run"
-    ):
-        open_checkpoint(tied[1], pickles=True)
+    (tmp_path / "hf/model.safetensors").unlink()
+    state = {"model.norm.weight": torch.ones(48), "extra": MakesDirectory()}
+    torch.save(state, file, _use_new_zipfile_serialization=new_format)
+    words = "is damaged, or pickles more than .* none of its code was run|is a Python pickle, which is not read"
+    with pytest.raises(ValueError, match=f"{file} ({words})"):
+        meta.open_directory(Path("meta")) if "meta" in file else open_checkpoint("hf", pickles=True)
     assert not os.path.exists("was_run")
+    torch.load(file, weights_only=False)
+    assert os.path.exists("was_run"), "without weights_only it is run"
 
 
 @pytest.mark.parametrize("int8", [False, True])
