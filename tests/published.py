@@ -12,6 +12,7 @@ from damage import change_json
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
 from model.text.hf_tokenizer import hugging_face_files
+from model.text.tokenizer import SentencePieceTokenizer
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times; in 1775 it was the age of wisdom.\n" * 40
 CHATML = (
@@ -57,7 +58,7 @@ def sentencepiece_model(directory: Path, **options: object) -> Path:
 
 def llama_2(directory: Path) -> None:
     file = sentencepiece_model(directory)
-    write(directory, "tokenizer.json", hugging_face_files(file)[0])
+    write(directory, "tokenizer.json", hugging_face_files(SentencePieceTokenizer(file))[0])
     added = token("<s>") | {"__type": "AddedToken"}, token("</s>") | {"__type": "AddedToken"}
     config = {"add_bos_token": True, "bos_token": added[0], "eos_token": added[1]}
     write(directory, "tokenizer_config.json", config | {"legacy": False, "tokenizer_class": "LlamaTokenizer"})

@@ -1,8 +1,8 @@
 """Text in, token ids out.
 
 sources.py              files, folders, globs, stdin
-readers.py              the documents of one file: text, JSON lines, JSON arrays; or its conversations
-tables.py               the rows of Parquet, CSV and TSV files
+readers.py              one file: the documents of a text, or the texts or conversations of its rows
+tables.py               the rows of Parquet, CSV and TSV files, by pyarrow
 python_docs.py          the documentation bundled with CPython, the default training text
 train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece

@@ -40,13 +40,9 @@ class Dataset:
     doc_separator: str = ""  # the text between two documents of a file
 
     @property
-    def counted_train(self) -> np.ndarray:
-        """The ids of the training text, and UNCOUNTED for those that the loss leaves out."""
-        return self.train
-
-    @property
-    def counted_val(self) -> np.ndarray:
-        return self.val
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        """The ids of the training and the validation text, and UNCOUNTED for those that the loss leaves out."""
+        return self.train, self.val
 
     def window_tokens(self, context: int) -> int:
         """The tokens of a window of ``context``, without padding: of conversations the mean."""
@@ -150,12 +146,8 @@ class Conversations(Dataset):
     val_ends: np.ndarray
 
     @property
-    def counted_train(self) -> np.ndarray:
-        return self.train_targets
-
-    @property
-    def counted_val(self) -> np.ndarray:
-        return self.val_targets
+    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+        return self.train_targets, self.val_targets
 
     def window_tokens(self, context: int) -> int:
         return len(self.train) // len(self.train_ends)

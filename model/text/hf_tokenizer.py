@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
-
 from ..cli.files import kind_of_file, read_json
 from .sentencepiece_model import CONTROL, NORMAL, UNKNOWN, USER_DEFINED, pieces_of
-from .tokenizer import U2581, TextStream, check_encodable
+from .tokenizer import U2581, SentencePieceTokenizer, TextStream, check_encodable
 
 BYTE_PIECE = re.compile("<0x[0-9A-F]{2}>")
 
@@ -45,12 +43,10 @@ class HFTokenizer:
             ids = self._model.encode("a").ids
             self._prefix = ids[: ids.index(plain.ids[0])]
         except Exception as error:
-            kind = kind_of_file(self.content) or f"is not a valid tokenizer.json ({error}): get the file again"
-            if "variant" in str(error):  # a part of a kind that this version does not have
-                kind = (
-                    f"is newer than tokenizers {__version__}, or damaged ({error}): run "
-                    "`pip install --upgrade tokenizers`, or get the file again"
-                )
+            kind = kind_of_file(self.content) or (
+                f"is damaged, or newer than tokenizers {__version__} ({error}): get the file again, or run "
+                "`pip install --upgrade tokenizers`"
+            )
             raise ValueError(f"{path} {kind}") from None
         for token, number in added_tokens(self.path.parent).items():
             if self._model.token_to_id(token) != number:
@@ -119,13 +115,13 @@ def read_settings(directory: Path) -> dict[str, Any]:
     As in transformers, special_tokens_map.json overrides tokenizer_config.json, but is ignored if the latter has
     added_tokens_decoder, which newer files have.
     """
-    settings = _read_if_present(directory / "tokenizer_config.json")
+    settings = read_if_present(directory / "tokenizer_config.json")
     if "added_tokens_decoder" not in settings:
-        settings |= _read_if_present(directory / "special_tokens_map.json")
+        settings |= read_if_present(directory / "special_tokens_map.json")
     return {key: value for key, value in settings.items() if value is not None}
 
 
-def _read_if_present(file: Path) -> dict[str, Any]:
+def read_if_present(file: Path) -> dict[str, Any]:
     return read_json(file) if file.is_file() else {}
 
 
@@ -135,24 +131,20 @@ def added_tokens(directory: Path) -> dict[str, int]:
     Raises ValueError if they are not in the form that these files have.
     """
     file = directory / "tokenizer_config.json"
-    older, settings = _read_if_present(directory / "added_tokens.json"), _read_if_present(file)
-    found: dict[str, int] = {}
+    older, settings = read_if_present(directory / "added_tokens.json"), read_if_present(file)
     try:
-        for token, number in older.items():
-            found[token] = int(number)
-        for number, fields in settings.get("added_tokens_decoder", {}).items():
-            found[str(fields["content"])] = int(number)
+        newer = settings.get("added_tokens_decoder", {}).items()
+        found = {str(fields["content"]): int(number) for number, fields in newer}
+        return {token: int(number) for token, number in older.items()} | found
     except (ValueError, TypeError, AttributeError, KeyError, OverflowError) as error:
         raise ValueError(
             f"{file} or added_tokens.json: the added tokens are not valid ({error}): get it again"
         ) from None
-    return found
 
 
-def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | None:
+def hugging_face_files(tokenizer: SentencePieceTokenizer) -> tuple[dict[str, Any], dict[str, Any]] | None:
     """The contents of tokenizer.json and tokenizer_config.json for a SentencePiece model; None for a unigram model."""
-    content = path.read_bytes()
-    pieces = pieces_of(content)
+    pieces, model = pieces_of(tokenizer.content), tokenizer.model
     merged = [piece for piece in pieces if piece.kind == NORMAL and len(piece.text) > 1]
     if not all(piece.score.is_integer() for piece in merged):  # a unigram model: probabilities instead of ranks
         return None
@@ -162,13 +154,11 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
     for piece, _, _ in merged:
         pairs = [[piece[:i], piece[i:]] for i in range(1, len(piece))]
         merges += [pair for pair in pairs if vocabulary.issuperset(pair)]
-    model = SentencePieceProcessor(model_proto=content)
-    adds_space = model.encode("a", out_type=str)[0].startswith(U2581)
-    names = {"bos_token": model.bos_id(), "eos_token": model.eos_id(), "unk_token": model.unk_id()}
+    names = {"bos_token": tokenizer.bos_id, "eos_token": model.eos_id(), "unk_token": model.unk_id()}
     config: dict[str, Any] = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
-    config["add_prefix_space"] = adds_space  # llama.cpp's converter assumes true if it is missing
+    config["add_prefix_space"] = tokenizer.adds_space  # llama.cpp's converter assumes true if it is missing
     config |= {name: pieces[i].text for name, i in names.items() if i >= 0}
-    bos = pieces[model.bos_id()].text
+    bos = pieces[tokenizer.bos_id].text
     added = []
     for i, (piece, _, kind) in enumerate(pieces):
         if kind in (UNKNOWN, CONTROL, USER_DEFINED):
@@ -177,7 +167,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
     normalizers: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": " "}, "content": U2581}]
     decoders: list[dict[str, Any]] = [{"type": "Replace", "pattern": {"String": U2581}, "content": " "}]
     decoders += [{"type": "ByteFallback"}, {"type": "Fuse"}]
-    if adds_space:
+    if tokenizer.adds_space:
         normalizers.insert(0, {"type": "Prepend", "prepend": U2581})
         decoders.append({"type": "Strip", "content": " ", "start": 1, "stop": 0})
     first = {"SpecialToken": {"id": bos, "type_id": 0}}
@@ -190,7 +180,7 @@ def hugging_face_files(path: Path) -> tuple[dict[str, Any], dict[str, Any]] | No
             "type": "TemplateProcessing",
             "single": [first, {"Sequence": {"id": "A", "type_id": 0}}],
             "pair": [first, *({"Sequence": {"id": part, "type_id": 0}} for part in "AB")],
-            "special_tokens": {bos: {"id": bos, "ids": [model.bos_id()], "tokens": [bos]}},
+            "special_tokens": {bos: {"id": bos, "ids": [tokenizer.bos_id], "tokens": [bos]}},
         },
         "decoder": {"type": "Sequence", "decoders": decoders},
         "model": {

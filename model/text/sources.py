@@ -15,27 +15,24 @@ from shlex import quote
 from typing import IO, Annotated
 
 from ..cli import quantity
-from .python_docs import corpus_files
+from .python_docs import CORPUS
 from .readers import (
-    TABLES,
+    PARQUET,
+    PYTHON_DOCS,
     File,
     Message,
     Part,
-    check_kind,
     has_conversations,
-    open_text,
     read_blocks,
     read_conversations,
     read_file,
 )
 
-PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 STDIN = "-"
 # The end of a document in many published texts. Alone on a line, it is nothing else.
 TAG = "<|endoftext|>"
 TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
-SAMPLED_CHARACTERS = 1_000_000  # at the beginning of each text file, in which the tag is looked for
-SAMPLED_LINES = 3  # at the beginning of each text file, which are perhaps JSON
+SAMPLED_LINES = 3  # at the beginning of a text file, which are perhaps JSON
 TEXT_KEY = "text"  # the default
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
 DocSeparator = Annotated[
@@ -80,29 +77,17 @@ class Documents:
 
     def recognize_separator(self) -> str:
         """TAG if it is alone on a line near the beginning of a text file; otherwise empty."""
-        for file in self.files:
-            if file.is_text:
-                with open_text(file) as stream:
-                    if TAG_LINE.search(stream.read(SAMPLED_CHARACTERS)):
-                        return TAG
-        return ""
+        return TAG if any(file.is_text and TAG_LINE.search(beginning(file)) for file in self.files) else ""
 
     def text_size(self) -> int:
         """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
-        if not all(file.is_text and not file.is_gzip for file in self.files):
+        if any(file.is_gzip or file.spooled or not file.is_text for file in self.files):
             return 0
-        spooled = sum(os.fstat(file.spooled.fileno()).st_size for file in self.files if file.spooled)
-        return spooled + sum(path.stat().st_size for path in self.paths())
+        return sum(path.stat().st_size for path in self.paths())
 
     def paths(self) -> list[Path]:
-        """The files that are read: for the documentation, all of its folder; without pipes."""
-        paths: list[Path] = []
-        for file in self.files:
-            if file.is_documentation:
-                paths += corpus_files()
-            elif file.path:
-                paths.append(file.path)
-        return paths
+        """The files that are read, without pipes."""
+        return [file.path for file in self.files if file.path]
 
 
 def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
@@ -136,18 +121,14 @@ def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_se
 def _find(spec: str) -> list[File]:
     """The files that one source names."""
     if spec == PYTHON_DOCS:
-        return [File(PYTHON_DOCS)]
+        return [File(PYTHON_DOCS, CORPUS)]
     if spec == STDIN:
-        file = File("standard input", spooled=_spool_stdin())
-        check_kind(file)
-        return [file]
+        return [File("standard input", spooled=_spool_stdin())]
     if "://" in spec:
         raise ValueError(f"{spec} is an address: fetch it with `curl -LO {quote(spec)}`, then give the file")
     path = Path(os.path.expanduser(spec))
     if path.is_file() and path.stat().st_size:
-        file = File(str(path), path)
-        check_kind(file)
-        return [file]
+        return [File(str(path), path)]
     if path.is_dir():
         return _text_files(spec, _walk(path))
     if glob.has_magic(spec):
@@ -208,18 +189,20 @@ def _text_files(spec: str, paths: Sequence[Path]) -> list[File]:
 
 
 def check_text(file: File) -> None:
-    """Raise ValueError unless a file is a table, or all of it is UTF-8 text."""
-    check_kind(file)
-    if file.ending not in TABLES:
-        with open_text(file) as stream:
-            for _ in read_blocks(stream, file.name):
-                pass
+    """Raise ValueError unless all of a file is UTF-8 text. A Parquet file is checked when it is read."""
+    if file.format != PARQUET:
+        for _ in read_blocks(file):
+            pass
+
+
+def beginning(file: File) -> str:
+    """The first block of a text file."""
+    return next(read_blocks(file), "")
 
 
 def holds_json_lines(file: File) -> bool:
     """Whether the first lines of a text file are all JSON objects."""
-    with open_text(file) as stream:
-        lines = [stream.readline(SAMPLED_CHARACTERS) for _ in range(SAMPLED_LINES)]
+    lines = beginning(file).split("\n")[:SAMPLED_LINES]
     try:
         rows = [json.loads(line) for line in lines if line.strip()]
     except (ValueError, RecursionError):

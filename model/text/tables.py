@@ -3,7 +3,8 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-ROWS = 256  # that become Python's objects at a time
+PARQUET = ".parquet"
+BATCH = 256  # rows of a Parquet file that are decoded at a time
 BLOCK = 1 << 26  # bytes of a CSV file that are parsed at a time; no row may be longer
 
 
@@ -19,12 +20,11 @@ def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Itera
         raise ValueError(f"{name} needs the extra data: pip install pyarrow, or save it as .jsonl") from None
     number = 0
     try:
-        batches = parquet_batches(raw, name, wanted) if ending == ".parquet" else csv_batches(raw, name, ending, wanted)
+        batches = parquet_batches(raw, name, wanted) if ending == PARQUET else csv_batches(raw, name, ending, wanted)
         for batch in batches:
-            for start in range(0, len(batch), ROWS):
-                for row in batch.slice(start, ROWS).to_pylist():
-                    number += 1
-                    yield f"{name}, row {number}", row
+            for values in zip(*batch.columns):
+                number += 1
+                yield f"{name}, row {number}", dict(zip(batch.schema.names, (value.as_py() for value in values)))
     except (pyarrow.ArrowException, OSError) as error:
         reason = str(error).split("\n")[0].removeprefix("CSV parse error: ")[:200]
         place = "" if reason.startswith("Row #") else f" after row {number}"
@@ -36,7 +36,7 @@ def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]
 
     table = parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)  # else a whole row group is in memory
     columns = choose_columns(name, table.schema_arrow.names, wanted)
-    return table.iter_batches(ROWS, columns=columns)
+    return table.iter_batches(BATCH, columns=columns)
 
 
 def csv_batches(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[Any]:
@@ -49,28 +49,15 @@ def csv_batches(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iter
     raw.seek(0)
     # Without column types, a text of digits would become a number
     conversion = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, string()))
-    tail = Tail(raw)
     last = ""  # of the last column
-    for batch in csv.open_csv(tail, reading, parsing, conversion):
+    for batch in csv.open_csv(raw, reading, parsing, conversion):
         yield batch
         if columns[-1] == names[-1] and len(batch):
             last = batch[-1][-1].as_py()
-    if "\n" in last and not tail.end.rstrip(b"\r\n").endswith(b'"'):
-        raise ValueError(f"{name}: the quote before {last[:20]!r} is not closed; correct it")
-
-
-class Tail:
-    """A file that remembers the last bytes read, because pyarrow takes a text whose quote is not closed."""
-
-    closed = False
-
-    def __init__(self, raw: Any) -> None:
-        self.raw, self.end = raw, b""
-
-    def read(self, size: int = -1) -> bytes:
-        content: bytes = self.raw.read(size)
-        self.end = (self.end + content)[-4:]
-        return content
+    if "\n" in last:  # pyarrow takes a text whose quote is not closed, which is then all the rest of the file
+        raw.seek(raw.tell() - 4)
+        if not raw.read().rstrip(b"\r\n").endswith(b'"'):
+            raise ValueError(f"{name}: the quote before {last[:20]!r} is not closed; correct it")
 
 
 def choose_columns(name: str, names: Sequence[str], wanted: Sequence[str]) -> list[str]:

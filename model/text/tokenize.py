@@ -138,8 +138,8 @@ def write_dataset(
         if are_conversations:
             write_divided(np.memmap(target_file, np.int32, "r"), documents, directory / TARGETS)
             counted = np.memmap(directory / TARGETS, np.int32, "r")
-        train = int((documents.cuts - documents.starts).sum())
         val_bytes = validation_bytes(parts, documents, ids, tokenizer, separators)
+    train = int((documents.cuts - documents.starts).sum())
     val_tokens = sum(  # the first token is never predicted
         int((~np.isin(counted[begin : begin + BLOCK], [UNCOUNTED, *separators])).sum())
         for begin in range(train + 1, len(counted), BLOCK)
@@ -148,6 +148,7 @@ def write_dataset(
         raise ValueError(
             "the text is too short to be divided into training and validation text: give more, or val_data"
         )
+    noun = "conversation" if are_conversations else "document"
     facts: dict[str, Any] = {
         "dtype": str(dtype),
         "train": train,
@@ -156,11 +157,9 @@ def write_dataset(
         "val_tokens": val_tokens,
         "documents": len(documents.ends),
         "val_name": sources[-1].name,
-        "validation": "all",
+        "validation": "all" if len(sources) > 1 else describe_validation(documents, noun),
         "separators": list(separators),
     }
-    if len(sources) == 1:
-        facts["validation"] = describe_validation(documents, "conversation" if are_conversations else "document")
     if are_conversations:
         is_val = (documents.cuts < documents.ends)[parts["document"]]
         facts["lengths"] = [*parts["tokens"][~is_val].tolist(), *parts["tokens"][is_val].tolist()]

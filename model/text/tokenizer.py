@@ -117,17 +117,17 @@ class SentencePieceTokenizer:
         try:
             if not self.content:
                 raise ValueError("empty")  # the library would accept it and fail later
-            self._model = SentencePieceProcessor(model_proto=self.content)
+            self.model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
             kind = kind_of_file(self.content) or "is not a SentencePiece model: give one, or a tokenizer.json"
             raise ValueError(f"{path} {kind}") from None
-        self.vocab_size = self._model.get_piece_size()
-        self.bos_id = self._model.bos_id()
+        self.vocab_size = self.model.get_piece_size()
+        self.bos_id = self.model.bos_id()
         if self.bos_id < 0:
             raise ValueError(f"{path} has no beginning-of-text piece: train it with a bos_id")
         # Each document begins with BOS, so a BOS in generated text ends it as EOS does.
-        self.eos_ids = tuple(i for i in (self._model.eos_id(), self.bos_id) if i >= 0)
-        self.adds_space = self._model.encode("a", out_type=str)[0].startswith(U2581)
+        self.eos_ids = tuple(i for i in (self.model.eos_id(), self.bos_id) if i >= 0)
+        self.adds_space = self.model.encode("a", out_type=str)[0].startswith(U2581)
 
     def encode(self, text: str, bos: bool = True) -> list[int]:
         """BOS comes first."""
@@ -135,7 +135,7 @@ class SentencePieceTokenizer:
         return [self.bos_id, *ids] if bos else ids
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        rows: list[list[int]] = self._model.encode([check_encodable(text) for text in texts])
+        rows: list[list[int]] = self.model.encode([check_encodable(text) for text in texts])
         return rows
 
     @cached_property
@@ -165,7 +165,7 @@ class SentencePieceTokenizer:
         return ids
 
     def decode(self, ids: Sequence[int]) -> str:
-        return self._model.decode(list(ids))
+        return self.model.decode(list(ids))
 
     def stream(self, prefix: Sequence[int] = ()) -> TextStream:
         return TextStream(self.decode, prefix=prefix)
@@ -201,22 +201,17 @@ def split_text(text: str, size: int) -> Iterator[str]:
         yield text[start:]
 
 
-def _cut_point(text: str, start: int, end: int) -> int:
-    """The last index up to ``end`` that hardly any token crosses, in the second half of ``text[start:end]``.
+# Up to the last place that hardly any token crosses: after a line end that a visible character follows, or before a
+# space that follows one, because most tokenizers have spaces only at the start of a token.
+LINE_END, WORD_END = (re.compile(pattern, re.DOTALL) for pattern in (r".*\n(?=\S)", r".*\S(?= )"))
 
-    It is after a line end that a visible character follows, or else before a space that follows a visible character,
-    because most tokenizers have spaces only at the start of a token. Without either (DNA, numbers separated by tabs),
-    the text is cut at ``end``.
+
+def _cut_point(text: str, start: int, end: int) -> int:
+    """The last such place in the second half of ``text[start:end]``.
+
+    Without either (DNA, numbers separated by tabs), the text is cut at ``end``.
     """
     middle = start + (end - start) // 2
-    index = text.rfind("\n", middle, end) + 1
-    while index > middle:
-        if not text[index].isspace():
-            return index
-        index = text.rfind("\n", middle, index - 1) + 1
-    index = text.rfind(" ", middle, end + 1)
-    while index > middle:
-        if not text[index - 1].isspace():
-            return index
-        index = text.rfind(" ", middle, index)
-    return end
+    half = text[middle : end + 1]
+    found = LINE_END.match(half) or WORD_END.match(half)
+    return middle + found.end() if found else end

@@ -121,8 +121,9 @@ def open_text(run: Run) -> Text:
 
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
     """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
-    train = sampled_blocks(dataset.counted_train)
-    val = sampled_blocks(dataset.counted_val[1:])  # the first token is never predicted
+    counted_train, counted_val = dataset.counted
+    train = sampled_blocks(counted_train)
+    val = sampled_blocks(counted_val[1:])  # the first token is never predicted
     train, val = train[train != UNCOUNTED], val[~np.isin(val, [UNCOUNTED, *dataset.separators])]
     counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
     return float(-np.log(counts[val] / counts.sum()).mean())

@@ -46,9 +46,13 @@ class Checkpoint:
 
     path: Path
     args: ModelArgs
-    dtype: torch.dtype  # of the stored embedding
     stored: dict[str, Stored]  # by this network's names
     subclass_name: str | None = None  # module:Class, if the weights are those of a subclass of Transformer
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of the stored embedding."""
+        return cast(torch.dtype, self.stored["tok_embeddings.weight"].dtype)
 
     def tokenizer(self, file: str | Path | None = None) -> Tokenizer:
         """Load the tokenizer in ``file`` or beside the weights. Raises ValueError if the vocabulary sizes differ."""
@@ -106,25 +110,36 @@ def open_checkpoint(model: str | Path, pickles: bool = False) -> Checkpoint:
     path = local_directory(model)
     check_is_checkpoint(path)
     args, subclass_name = read_config(path / "config.json")
-    files = weight_files(path, WEIGHTS)
-    if files:
-        found = {name: each for file in files for name, each in read_header(file).items()}
-    else:
-        found = pickled_weights(path, pickles, args.tie_embeddings)
+    found = stored_weights(path, pickles, args.tie_embeddings)
     if EMBEDDING in found and HEAD in found:  # whatever config.json says: they may differ
         args = replace(args, tie_embeddings=False)
-    if subclass_name is None:
-        stored = by_our_names(found, args, path)
-        checked = list(stored)
-    else:
-        stored = found  # no other program reads them, so they have our names
-        checked = ["tok_embeddings.weight"]  # a subclass may have stored other tensors in other dtypes
-    for name in checked:
+    # No other program reads the weights of a subclass, so they have our names.
+    stored = found if subclass_name else by_our_names(found, args, path)
+    for name in ["tok_embeddings.weight"] if subclass_name else stored:  # a subclass may have tensors in other dtypes
         dtype = stored[name].dtype if name in stored else None
         if dtype not in WEIGHT_DTYPES.values():
             raise ValueError(f"{path} stores {name} as {dtype}: only float32, bfloat16 and float16 are supported")
-    dtype = cast(torch.dtype, stored["tok_embeddings.weight"].dtype)
-    return Checkpoint(path, args, dtype, stored, subclass_name)
+    return Checkpoint(path, args, stored, subclass_name)
+
+
+def stored_weights(path: Path, pickles: bool, tied: bool) -> dict[str, Stored]:
+    """The tensors of model.safetensors, or without one, with ``pickles``, those of pytorch_model.bin.
+
+    A pytorch_model.bin has ``tied`` weights twice, so an output matrix that equals the embedding is left out. Raises
+    ValueError if there are no weights, or only pickles.
+    """
+    files = weight_files(path, WEIGHTS)
+    if files:
+        return {name: each for file in files for name, each in read_header(file).items()}
+    files = weight_files(path, PICKLED_WEIGHTS)
+    if not files:
+        raise ValueError(f"{path} has neither {WEIGHTS} nor {WEIGHTS}.index.json: get all files of this model")
+    if not pickles:
+        raise ValueError(f"{path} has its weights in {PICKLED_WEIGHTS} only: {convert_command(path)}")
+    tensors = {name: tensor for file in files for name, tensor in read_pickle(file).items()}
+    if tied and HEAD in tensors and EMBEDDING in tensors and torch.equal(tensors[HEAD], tensors[EMBEDDING]):
+        del tensors[HEAD]
+    return {name: mapped(tensor) for name, tensor in tensors.items()}
 
 
 def by_our_names(found: dict[str, Stored], args: ModelArgs, path: Path) -> dict[str, Stored]:
@@ -149,22 +164,6 @@ def by_our_names(found: dict[str, Stored], args: ModelArgs, path: Path) -> dict[
 
 def read_pairs(stored: Stored, head_dim: int) -> torch.Tensor:
     return to_pairs(stored.read(), head_dim)
-
-
-def pickled_weights(path: Path, wanted: bool, tied: bool) -> dict[str, Stored]:
-    """The tensors of pytorch_model.bin. Raises ValueError if there is none, or if it is not wanted.
-
-    Such a file has ``tied`` weights twice, so an output matrix that equals the embedding is left out.
-    """
-    files = weight_files(path, PICKLED_WEIGHTS)
-    if not files:
-        raise ValueError(f"{path} has neither {WEIGHTS} nor {WEIGHTS}.index.json: get all files of this model")
-    if not wanted:
-        raise ValueError(f"{path} has its weights in {PICKLED_WEIGHTS} only: {convert_command(path)}")
-    tensors = {name: tensor for file in files for name, tensor in read_pickle(file).items()}
-    if tied and HEAD in tensors and EMBEDDING in tensors and torch.equal(tensors[HEAD], tensors[EMBEDDING]):
-        del tensors[HEAD]
-    return {name: mapped(tensor) for name, tensor in tensors.items()}
 
 
 def convert_command(path: Path) -> str:

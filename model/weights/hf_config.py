@@ -1,7 +1,7 @@
 """config.json of a Hugging Face model <-> ModelArgs.
 
-Four families are read: Llama, Mistral, Qwen2 and Qwen3. ``READ``, ``REFUSED`` and ``NEUTRAL`` say what becomes of each
-setting of their files; others are named in a warning.
+Four families are read: Llama, Mistral, Qwen2 and Qwen3. ``KNOWN`` and ``REFUSED`` say what becomes of each setting of
+their files; others are named in a warning.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from typing import Any, cast
 
 from ..cli.files import read_json
 from ..config import ModelArgs, RopeScaling, ScalingType
-from .layout import check_read_back, check_sizes
+from .layout import check_read_back, check_sizes, enumerated
 
 # Settings that are only named differently: Hugging Face's name -> ours
 NAMES = {
@@ -41,15 +41,22 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {**QWEN_DEFAULTS, "head_dim": 128, "qk_norm": True},
 }
 
-# What becomes of each setting: it is read, or refused except for the values listed here, because it changes the
-# network, or neutral, because it changes no result. Names that begin with an underscore are transformers' own notes,
-# and neutral. null is the same as a missing setting.
-READ = frozenset(
-    {*NAMES, *OWN, "model_type", "max_position_embeddings", "original_max_position_embeddings"}
-    | {"rope_theta", "rope_scaling", "rope_parameters"}
-    | {"sliding_window", "use_sliding_window", "max_window_layers", "layer_types"}
-    | {"bos_token_id", "eos_token_id"}  # by tokenizers.py
-)
+# What becomes of each setting: it is known, or refused except for the values listed here, because it changes the
+# network, or named in a warning. Names that begin with an underscore are transformers' own notes. null is the same as a
+# missing setting.
+READ = """
+model_type max_position_embeddings original_max_position_embeddings rope_theta rope_scaling rope_parameters
+sliding_window use_sliding_window max_window_layers layer_types bos_token_id eos_token_id
+"""
+# Common names that change no result: for training, about the file and the programs that wrote it or run it, and of the
+# tokenizer.
+NEUTRAL = """
+attention_dropout initializer_range pretraining_tp
+architectures attn_implementation dtype torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
+is_llama_config transformers.js_config
+max_length max_sequence_length model_max_length pad_token_id tokenizer_class unk_token_id
+"""
+KNOWN = frozenset({*NAMES, *OWN, *READ.split(), *NEUTRAL.split()})
 QUANTIZED = "the weights are quantized, which is not read; get the model in bfloat16, float16 or float32"
 WRONG = "this network does not support it and would give wrong results"
 REFUSED: dict[str, tuple[Any, ...]] = {
@@ -77,16 +84,6 @@ REFUSED: dict[str, tuple[Any, ...]] = {
     "num_local_experts": (0, 1),
 }
 QUANTIZATIONS = ("quantization_config", "compression_config", "quantization")  # the last one is MLX's
-# Common names that change no result: for training, about the file and the programs that wrote it or run it, and of the
-# tokenizer. All others that are not known are named in a warning.
-NEUTRAL_NAMES = """
-attention_dropout initializer_range pretraining_tp
-architectures attn_implementation dtype torch_dtype transformers_version unsloth_fixed unsloth_version use_cache
-is_llama_config transformers.js_config
-max_length max_sequence_length model_max_length pad_token_id tokenizer_class unk_token_id
-"""
-NEUTRAL = frozenset(NEUTRAL_NAMES.split())
-MAX_NAMES = 8  # how many unknown settings the warning names
 
 
 def read_config(file: Path) -> tuple[ModelArgs, str | None]:
@@ -130,7 +127,7 @@ def check_settings(config: Mapping[str, Any]) -> None:
     """Raise ValueError for the first setting that is refused. Those that are not known are named in one warning."""
     unknown = []
     for name, value in config.items():
-        if name in READ or name in NEUTRAL or name.startswith("_") or value is None:
+        if name in KNOWN or name.startswith("_") or value is None:
             continue
         if name in QUANTIZATIONS:
             raise ValueError(f"{name} is {reprlib.repr(value)}: {QUANTIZED}")
@@ -139,9 +136,8 @@ def check_settings(config: Mapping[str, Any]) -> None:
         elif value not in REFUSED[name]:
             raise ValueError(f"{name} is {reprlib.repr(value)}: {WRONG}")
     if unknown:
-        more = f" and {len(unknown) - MAX_NAMES} more" if len(unknown) > MAX_NAMES else ""
-        named = ", ".join(map(reprlib.repr, unknown[:MAX_NAMES]))
-        warnings.warn(f"config.json has {named}{more}, which this network does not know", stacklevel=2)
+        named = enumerated([reprlib.repr(name) for name in unknown])
+        warnings.warn(f"config.json has {named}, which this network does not know", stacklevel=2)
 
 
 def subclass_in(config: Mapping[str, Any]) -> str | None:

@@ -1,7 +1,7 @@
 """Tensor names and shapes, Hugging Face's names for them, the two orders of a head's rows, and checks."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from torch import Tensor, nn
 
@@ -9,7 +9,7 @@ from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
 MOST_LAYERS = 10_000  # Llama 3.1 405B has 126
-MAX_NAMES = 8  # how many tensors a message names
+MAX_NAMES = 8  # how many tensors or settings a message names
 Shapes = dict[str, tuple[int, ...]]
 
 # This network's name of a tensor, which is Meta's: Hugging Face's name, and its shape. {} is the number of the layer.
@@ -97,8 +97,13 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tu
         elif found[name] != expected[name]:
             problems.append(f"{name} is {found[name]}, not {expected[name]}")
     if problems:
-        more = f", and {len(problems) - MAX_NAMES} more" if len(problems) > MAX_NAMES else ""
-        raise ValueError(f"{where} does not match its configuration: {', '.join(problems[:MAX_NAMES])}{more}")
+        raise ValueError(f"{where} does not match its configuration: {enumerated(problems)}")
+
+
+def enumerated(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f", and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
 
 
 # Both layouts rotate D/2 planes of a head. They differ in which two rows span a plane. Meta's layout, which this

@@ -16,7 +16,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from sentencepiece import SentencePieceProcessor
 from torch import Tensor
 
 from ..cli.files import ZIP, kind_of_file, write_atomically
@@ -57,7 +56,7 @@ def open_file(path: Path) -> Checkpoint:
     size = path.stat().st_size
     if size != offset:
         raise ValueError(f"{path} has {size} bytes, its header announces {offset}: not a llama2.c file, or cut short")
-    return Checkpoint(path, args, torch.float32, stored)
+    return Checkpoint(path, args, stored)
 
 
 def read_tensor(path: Path, offset: int, shape: tuple[int, ...]) -> Tensor:
@@ -116,7 +115,7 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     """
     if not isinstance(tokenizer, SentencePieceTokenizer):
         raise ValueError(f"{tokenizer.path} is not a SentencePiece model: llama2.c cannot use it")
-    model = SentencePieceProcessor(model_proto=tokenizer.content)
+    model = tokenizer.model
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
     byte_ids = [i for i in range(tokenizer.vocab_size) if model.is_byte(i)]
     if ids != [0, 1, 2] or byte_ids != list(range(3, 259)):

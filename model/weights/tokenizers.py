@@ -6,10 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from sentencepiece import SentencePieceProcessor
-
 from ..cli.files import read_json, write_atomically, write_json
-from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_settings
+from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_if_present, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .hub import local_directory
 
@@ -52,13 +50,10 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     """
     if not file.is_file():
         raise ValueError(f"{file} is not a file: give a tokenizer.model or tokenizer.json")
-    if file.suffix == ".bin":
-        raise ValueError(f"{file} is in llama2.c's format: give the tokenizer.model from which it was made")
     tokenizer = HFTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)
     if isinstance(tokenizer, SentencePieceTokenizer):
-        library = SentencePieceProcessor(model_proto=tokenizer.content)
         added = added_tokens(file.parent).items()
-        missing = [token for token, number in added if library.piece_to_id(token) != number]
+        missing = [token for token, number in added if tokenizer.model.piece_to_id(token) != number]
         if missing:
             raise ValueError(
                 f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model"
@@ -103,7 +98,7 @@ def read_ids(directory: Path) -> dict[str, Any]:
     """bos_token_id and eos_token_id, the latter one id or a list. generation_config.json overrides config.json."""
     ids: dict[str, Any] = {}
     for name in ("config.json", "generation_config.json"):
-        config = read_json(directory / name) if (directory / name).is_file() else {}
+        config = read_if_present(directory / name)
         for key in ("bos_token_id", "eos_token_id"):
             value = config.get(key)
             if value is None:
@@ -128,7 +123,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path, eos_ids: Sequenc
     copied = [TEMPLATE]
     if isinstance(tokenizer, SentencePieceTokenizer):
         _write(directory / "tokenizer.model", tokenizer.content)
-        tokenizer_json, config = hugging_face_files(tokenizer.path) or ({}, {})
+        tokenizer_json, config = hugging_face_files(tokenizer) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
             write_json(directory / "tokenizer.json", tokenizer_json)

@@ -89,7 +89,7 @@ WRONG = [
     ("convert.py run other --to hf", "other exists"),
     ("convert.py run a/b --to hf", "a is not a directory"),
     ("generate.py y.tokenizer.bin", "`python convert.py y.tokenizer.bin NEW_DIRECTORY`"),
-    ("generate.py run --tokenizer y.tokenizer.bin", "y.tokenizer.bin is in llama2.c's format: give the tokenizer"),
+    ("generate.py run --tokenizer y.tokenizer.bin", "y.tokenizer.bin is not a SentencePiece model: give one"),
     ("convert.py run x --to llama2c --dtype bfloat16", "float32"),
     ("convert.py run x --to hf --tokenizer other/tokenizer.model", "300 tokens, the model 290"),
     ("convert.py theta x --to llama2c", "rope_theta is 5"),

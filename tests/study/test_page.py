@@ -176,7 +176,7 @@ def json_tokenizer(home: Path, content: dict, bos: str) -> HFTokenizer:
 def test_another_tokenizer_is_stored_as_its_pieces_and_the_ids_of_the_prompt(tmp_path):
     """tokenizer.json, and SentencePiece models that tokenizer.mjs does not run."""
     pytest.importorskip("tokenizers")
-    content, _ = hugging_face_files(train_sentencepiece(tmp_path / "llama").path)
+    content, _ = hugging_face_files(train_sentencepiece(tmp_path / "llama"))
     others = {
         "unigram": {"model_type": "unigram", "vocab_size": 300},
         "normalized": {"normalization_rule_name": "nmt_nfkc"},

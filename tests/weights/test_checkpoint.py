@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shutil
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,7 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from model import KVCache
 from model.kernels import accelerate
-from model.weights import llama2c, load_model, meta, open_checkpoint, save_model
+from model.weights import llama2c, load_model, load_tokenizer, meta, open_checkpoint, save_model
 
 OPEN = (open_checkpoint, meta.open_directory, llama2c.open_file)
 
@@ -204,14 +205,16 @@ def test_an_index_cannot_list_files_outside_its_directory(tied, name):
         open_checkpoint(directory)
 
 
-@pytest.mark.parametrize("file", ["model.safetensors", "config.json", "model.safetensors.index.json"])
+@pytest.mark.parametrize(
+    "file", ["model.safetensors", "config.json", "model.safetensors.index.json", "tokenizer.model", "tokenizer.json"]
+)
 def test_a_git_lfs_pointer_is_recognized(tied, file):
     _, directory = tied
     if "index" in file:
         (directory / "model.safetensors").unlink()
     (directory / file).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
     with pytest.raises(ValueError, match=rf"{file} is a Git LFS pointer .* `git lfs pull`"):
-        open_checkpoint(directory)
+        (load_tokenizer if "tokenizer" in file else open_checkpoint)(directory)
 
 
 @pytest.mark.parametrize("tie", [False, True])
@@ -239,15 +242,19 @@ def test_pytorch_model_bin_is_read_if_asked_for(small_model, tmp_path, tie, shar
     assert all(torch.equal(loaded.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
 
 
-def test_a_pytorch_model_bin_with_code_is_refused_and_not_run(tied, tmp_path, monkeypatch):
+@pytest.mark.parametrize("new_format", [False, True])
+@pytest.mark.parametrize("file", ["hf/pytorch_model.bin", "meta/consolidated.00.pth"])
+def test_a_pickle_with_code_is_refused_and_not_run(all_formats, tmp_path, monkeypatch, file, new_format):
     monkeypatch.chdir(tmp_path)
-    (tied[1] / "model.safetensors").unlink()
-    torch.save({"model.norm.weight": torch.ones(48), "extra": MakesDirectory()}, tied[1] / "pytorch_model.bin")
-    with pytest.raises(
-        ValueError, match=r"pytorch_model\.bin is damaged, or pickles more than .* none of its code was run"
-    ):
-        open_checkpoint(tied[1], pickles=True)
+    (tmp_path / "hf/model.safetensors").unlink()
+    state = {"model.norm.weight": torch.ones(48), "extra": MakesDirectory()}
+    torch.save(state, file, _use_new_zipfile_serialization=new_format)
+    words = "is damaged, or pickles more than .* none of its code was run|is a Python pickle, which is not read"
+    with pytest.raises(ValueError, match=f"{file} ({words})"):
+        meta.open_directory(Path("meta")) if "meta" in file else open_checkpoint("hf", pickles=True)
     assert not os.path.exists("was_run")
+    torch.load(file, weights_only=False)
+    assert os.path.exists("was_run"), "without weights_only it is run"
 
 
 @pytest.mark.parametrize("int8", [False, True])

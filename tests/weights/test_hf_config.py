@@ -82,7 +82,7 @@ def test_an_unsupported_setting_is_an_error_that_names_it(tmp_path, changes, wor
     [
         ({"a_new_name": 0.1}, "config.json has 'a_new_name', which this network does not know"),
         ({"one": 1, "two": [2]}, "config.json has 'one', 'two', which this"),
-        ({f"name_{i}": i for i in range(11)}, "'name_6', 'name_7' and 3 more, which this"),
+        ({f"name_{i}": i for i in range(11)}, "'name_6', 'name_7', and 3 more, which this"),
         ({"new": None, "_new": 1, "use_cache": False, "logit_scale": 1, "num_experts": 0}, None),
     ],
 )

@@ -9,6 +9,7 @@ import generate as generate_script
 from model import ModelArgs, Transformer
 from model.decoding.chat import Chat
 from model.text.hf_tokenizer import hugging_face_files
+from model.text.tokenizer import SentencePieceTokenizer
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 TEXTS = ["", "it", " it was", "It was\n\nthe  best, 1775 ", "日本 🧵 cafe\u0301 ＡＢ", "it's O'Brien's;\r\n\tit"]
@@ -59,7 +60,7 @@ def test_a_tokenizer_model_with_tokens_for_chat_and_without_bos_gives_way_to_tok
     write(tmp_path, "tokenizer_config.json", template | {"add_bos_token": False})
     with pytest.raises(ValueError, match=r"texts begin without BOS: give its tokenizer\.json"):
         load_tokenizer(tmp_path)
-    content = hugging_face_files(file)[0] | {"post_processor": None}
+    content = hugging_face_files(SentencePieceTokenizer(file))[0] | {"post_processor": None}
     write(tmp_path, "tokenizer.json", content)
     tokenizer = load_tokenizer(tmp_path)
     library = sentencepiece.SentencePieceProcessor(model_file=str(file))

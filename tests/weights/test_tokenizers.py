@@ -48,28 +48,11 @@ def test_transformers_encodes_and_decodes_as_we_do(transformers, trained, tmp_pa
     assert config["add_prefix_space"] is False, "llama.cpp's converter reads it, and its default is true"
 
 
-@pytest.mark.parametrize("form", ["tokenizer.model", "tokenizer.json"])
-def test_a_git_lfs_pointer_instead_of_a_tokenizer_is_recognized(tmp_path, form):
-    (tmp_path / form).write_bytes(b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n")
-    with pytest.raises(ValueError, match=rf"{form} is a Git LFS pointer .* `git lfs pull`"):
-        load_tokenizer(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ({"model": {"type": "Rope", "vocab": {}}}, "is newer than tokenizers .*`pip install --upgrade tokenizers`"),
-        (
-            {"model": {"type": "BPE", "vocab": {}, "merges": []}, "decoder": {"type": "Rope"}},
-            "is newer than tokenizers",
-        ),
-        ({}, "is not a valid tokenizer.json .*: get the file again"),
-    ],
-)
-def test_a_tokenizer_json_with_parts_that_the_library_lacks_says_so(tmp_path, content, words):
+@pytest.mark.parametrize("content", [{}, {"model": {"type": "Rope", "vocab": {}}}], ids=["damaged", "newer"])
+def test_a_tokenizer_json_that_the_library_cannot_read_says_what_to_do(tmp_path, content):
     pytest.importorskip("tokenizers")
     (tmp_path / "tokenizer.json").write_text(json.dumps({"version": "1.0", **content}), encoding="utf-8")
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises(ValueError, match=r"is damaged, or newer than tokenizers .*`pip install --upgrade tokenizers`"):
         load_tokenizer(tmp_path)
 
 
@@ -151,7 +134,7 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     ("name", "content", "words"),
     [
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "not a SentencePiece model: give one, or a tokenizer"),  # Llama 3's
-        ("tokenizer.bin", b"123", "llama2.c's format: give the tokenizer.model"),
+        ("tokenizer.bin", b"123", "not a SentencePiece model: give one, or a tokenizer"),  # llama2.c's
         (".", b"", "has no tokenizer"),
         ("none.model", b"", "none.model is not a file"),
     ],
