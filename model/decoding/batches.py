@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache import KVCache
-from ..cli import quantity
+from ..cli import print_note, quantity
 from ..config import ModelArgs
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
@@ -83,33 +83,24 @@ def decode_prompts(
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
     weight = network.norm.weight
-    tokens, padding = left_padded(prompts, weight.device)  # (B, T), (B,)
-    if padding is not None and (endless or not is_shift_invariant(network)):
-        lengths = f"{min(map(len, prompts))} to {tokens.shape[1]} tokens"
+    longest = max(map(len, prompts))
+    pads = [longest - len(prompt) for prompt in prompts]
+    if any(pads) and (endless or not is_shift_invariant(network)):
         raise ValueError(
-            f"prompts of unequal length, {lengths}, cannot share a batch if they are endless, or if the network's "
-            "scores depend on absolute positions: give them one by one (--batch_size 1)"
+            f"prompts of unequal length, {longest - max(pads)} to {longest} tokens, cannot share a batch if they are "
+            "endless, or if the network's scores depend on absolute positions: give them one by one (--batch_size 1)"
         )
+    tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=weight.device)
+    padding = torch.tensor(pads, device=weight.device) if any(pads) else None  # (B,)
     cache: KVCache
     if endless:
         cache = EndlessCache(network, len(prompts))
     else:
-        slots = tokens.shape[1] + max_new_tokens
+        slots = longest + max_new_tokens
         if weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
             slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
         cache = KVCache(network.args, len(prompts), slots, weight.dtype, weight.device)
     return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
-
-
-def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Pad prompts on the left to the length T of the longest: tokens (B, T), and the padding of each row, (B,).
-
-    The padding is None if all prompts have the same length.
-    """
-    longest = max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
-    rows = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts)]
-    return torch.tensor(rows, device=device), torch.tensor(padding, device=device) if any(padding) else None
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
@@ -136,15 +127,6 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, end
                     f"prompt {number} has token {token}: the network's vocabulary is 0 to {args.vocab_size - 1}; check "
                     "the tokenizer"
                 )
-
-
-def memory_needed(
-    args: ModelArgs, weights: Iterable[Sequence[int]], rows: int, length: int, dtype: torch.dtype, int8: bool = False
-) -> int:
-    """The bytes of weights of these shapes, of cache and logits, for decoding ``rows`` texts of ``length`` tokens."""
-    network = sum(math.prod(shape) * (1 if int8 and len(shape) == 2 else dtype.itemsize) for shape in weights)
-    cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * dtype.itemsize
-    return network + rows * (cache + args.vocab_size * torch.float32.itemsize)
 
 
 @dataclass(frozen=True)
@@ -219,15 +201,19 @@ class Speed:
     new_tokens: int = 0
     new_seconds: float = 0.0
 
-    def __str__(self) -> str:
-        prompt = f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}"
-        if not self.new_tokens:  # --max_new_tokens 1
-            return prompt
-        return f"{prompt}; new, after the first: {rate(self.new_tokens, self.new_seconds)}"
-
-
-def rate(tokens: int, seconds: float) -> str:
-    return f"{quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
+    def print(self) -> None:
+        """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens."""
+        parts = [
+            ("prompt", self.prompt_tokens, self.prompt_seconds),
+            ("new, after the first", self.new_tokens, self.new_seconds),
+        ]
+        texts = [
+            f"{name}: {quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
+            for name, tokens, seconds in parts
+            if tokens
+        ]
+        if texts:
+            print_note("; ".join([*texts, quantity(torch.get_num_threads(), "thread")]))
 
 
 def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:

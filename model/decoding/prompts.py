@@ -6,12 +6,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from ..cli import Parser, user_path
 from ..cli.files import decode_utf8
 from ..text.dataset import start_text
 from ..text.readers import File
 from .batches import Prompt
 from .chat import Chat, user_message
 from .options import OpenedModel
+
+
+def add_prompts(parser: Parser) -> None:
+    text_help = "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated"
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=text_help)
+    file_help = "file with one prompt per line; of .jsonl, the field prompt of each line"
+    parser.add_argument("--prompt_file", type=user_path, metavar="PATH", help=file_help)
 
 
 def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bool) -> tuple[list[Prompt], Chat | None]:
