@@ -5,7 +5,7 @@ Both give prompts to ``decode_prompts``, which calls the decode loop.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -50,9 +50,8 @@ def generate(
     """
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
-    sampler = Sampler(settings, prompts)
     network = for_decoding(model, compile)
-    return ids_of(decode_prompts(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
+    return ids_of(decode_prompts(network, prompts, max_new_tokens, settings, endless=endless), eos_ids)
 
 
 def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[int | None]]:
@@ -70,14 +69,15 @@ def decode_prompts(
     network: Transformer,
     prompts: Prompts,
     max_new_tokens: int,
-    sample: Callable[[Tensor], Tensor],
+    sampling: Sampling,
+    first_row: int = 0,
     *,
     endless: bool = False,
 ) -> Iterator[Tensor]:
     """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
 
-    Raises ValueError for prompts of unequal length if they cannot be padded: padding shifts a text, and the first slots
-    of an endless one are never evicted.
+    Row i draws from random stream ``first_row`` + i. Raises ValueError for prompts of unequal length if they cannot be
+    padded: padding shifts a text, and the first slots of an endless one are never evicted.
 
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
@@ -100,7 +100,7 @@ def decode_prompts(
         if weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
             slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
         cache = KVCache(network.args, len(prompts), slots, weight.dtype, weight.device)
-    return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
+    return decode(network, tokens, max_new_tokens, Sampler(sampling, prompts, first_row), cache, padding=padding)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
@@ -256,11 +256,10 @@ def continue_samples(
     remaining, done = iter(samples), 0
     while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
         # No name for the steps: it would keep this batch's cache alive beside the next one's.
-        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampler, endless=endless), speed):
+        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampling, done, endless=endless), speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

@@ -27,8 +27,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_prompts(network, prompts, max_new_tokens, sampler, endless):
-            first = sum(call.batches)
+        def decode_prompts(network, prompts, max_new_tokens, sampling, first, endless):
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
             rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
