@@ -1,15 +1,15 @@
 """The prompts of generate.py, given by flags, on standard input and in files, and encoded, with --chat as questions."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ..cli import Parser, user_path
 from ..cli.files import decode_utf8
 from ..text.dataset import start_text
-from ..text.readers import File
+from ..text.readers import JSON, File, rows
 from .batches import Prompt
 from .chat import Chat, user_message
 from .options import OpenedModel
@@ -46,7 +46,7 @@ def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bo
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     """The texts in ``prompts``, where ``-`` is stdin, then those in ``file``: its lines that are not blank.
 
-    Of a file of JSON lines they are the field ``prompt`` of each line. Without prompts and file, the only text is the
+    Of JSON they are the field ``prompt`` of each row. Without prompts and file, the only text is the
     empty one. Raises ValueError if a text is not valid UTF-8.
     """
     texts = []
@@ -58,23 +58,21 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
 
 
 def _texts_in(file: Path) -> list[str]:
-    content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
-    # splitlines would also split at U+2028
-    lines = {number: line for number, line in enumerate(content.split("\n"), 1) if line.strip()}
-    if not lines:
-        raise ValueError(f"{file} contains no prompt: write one per line")
-    if file.suffix.lower() in (".jsonl", ".ndjson"):
-        return [_prompt_field(line, f"{file}: line {number}") for number, line in lines.items()]
-    if not File(str(file), file).is_text:
+    source = File(str(file), file)
+    if source.is_text:
+        content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
+        texts = [line for line in content.split("\n") if line.strip()]  # splitlines would also split at U+2028
+    elif source.ending in JSON:
+        texts = [_prompt_of(row, where) for where, row in rows(source, "prompt")]
+    else:
         raise ValueError(f"{file} is no list of prompts: give text, one prompt per line, or .jsonl")
-    return list(lines.values())
+    if not texts:
+        raise ValueError(f"{file} contains no prompt: write one per line")
+    return texts
 
 
-def _prompt_field(line: str, where: str) -> str:
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        prompt = None
+def _prompt_of(row: Any, where: str) -> str:
+    prompt = row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(prompt, str):
         raise ValueError(f'{where} has no prompt: write {{"prompt": "text"}}, as --jsonl does')
     return prompt
