@@ -68,14 +68,10 @@ def faster(module: nn.Module) -> nn.Module:
         return FastLinear(module)
     if type(module) is RMSNorm:
         return FastRMSNorm(module)
-    if computes_attention(module):
+    has_formula = isinstance(module, Attention) and type(module).attend is Attention.attend
+    if has_formula and "attend" not in vars(module):  # neither overridden nor replaced
         module.attend = attend  # type: ignore[assignment]
     return module
-
-
-def computes_attention(module: nn.Module) -> bool:
-    """Whether a module's ``attend`` is the function ``attention``, neither overridden nor replaced."""
-    return isinstance(module, Attention) and type(module).attend is Attention.attend and "attend" not in vars(module)
 
 
 def replace_modules(
