@@ -167,7 +167,7 @@ def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
     slices = math.gcd(weight.shape[0], SLICES)
     weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
     rows = x.reshape(-1, x.shape[-1])  # (rows, in)
-    if len(rows) == 1:
+    if rows.shape[0] == 1:  # not len(), which makes a symbolic number a constant
         products = torch.bmm(weights, rows.mT.expand(slices, -1, -1))  # (slices, out / slices, 1)
     else:
         products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
