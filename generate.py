@@ -50,21 +50,21 @@ def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    sampling = read_sampling(flags, model.path)
+    sampling = read_sampling(flags, model.checkpoint.path)
     prompts, chat = read_prompts(flags, model, as_questions=options.chat)
     eos_ids = () if options.ignore_eos else (chat or model.tokenizer).eos_ids
-    context = model.args.max_seq_len
+    args = model.checkpoint.args
     lengths = {len(prompt.tokens) for prompt in prompts}
     max_new_tokens = options.max_new_tokens
     if max_new_tokens is None:
-        room = DEFAULT_NEW_TOKENS if options.endless else context - max(lengths)
+        room = DEFAULT_NEW_TOKENS if options.endless else args.max_seq_len - max(lengths)
         max_new_tokens = max(1, min(DEFAULT_NEW_TOKENS, room))
-    check_prompts(model.args, [prompt.tokens for prompt in prompts], max_new_tokens, endless=options.endless)
+    check_prompts(args, [prompt.tokens for prompt in prompts], max_new_tokens, endless=options.endless)
     count = len(prompts) * options.num_samples
     rows = min(options.batch_size, count)
     if options.endless and len(lengths) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
-    model.check_memory(rows, min(context, max(lengths) + max_new_tokens), MEMORY_ADVICE)
+    model.check_memory(rows, min(args.max_seq_len, max(lengths) + max_new_tokens), MEMORY_ADVICE)
 
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
         network = model.load_for_decoding(options.compile, rows)

@@ -13,7 +13,6 @@ import torch
 from ..cli import Parser, print_note, quantity, read_flags, user_path
 from ..cli.files import read_json
 from ..cli.machine import DeviceName, check_memory, choose_threads, pick_device, pick_dtype
-from ..config import ModelArgs
 from ..ranges import raise_problems, range_problems, setting_fields
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -74,37 +73,27 @@ class OpenedModel:
     device: torch.device
     dtype: torch.dtype  # of weights and cache
 
-    @property
-    def path(self) -> Path:
-        return self.checkpoint.path
-
-    @property
-    def args(self) -> ModelArgs:
-        return self.checkpoint.args
-
-    @property
-    def int8(self) -> bool:
-        return self.options.dtype == "int8"
-
-    def memory_needed(self, rows: int, length: int) -> int:
-        """The bytes of weights, cache and logits for decoding ``rows`` texts of ``length`` tokens."""
-        args, size = self.args, self.dtype.itemsize
-        shapes = [stored.shape for stored in self.checkpoint.stored.values()]
-        weights = sum(math.prod(shape) * (1 if self.int8 and len(shape) == 2 else size) for shape in shapes)
-        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * size
-        return weights + rows * (cache + args.vocab_size * torch.float32.itemsize)
-
     def check_memory(self, rows: int, length: int, advice: str) -> None:
-        """Raise ValueError with ``advice`` unless there is memory for decoding ``rows`` texts of ``length`` tokens."""
+        """Raise ValueError with ``advice`` unless there is memory for decoding ``rows`` texts of ``length`` tokens.
+
+        It is needed for the weights, the cache, and the logits.
+        """
+        args, size = self.checkpoint.args, self.dtype.itemsize
+        matrix_size = 1 if self.options.dtype == "int8" else size
+        shapes = [stored.shape for stored in self.checkpoint.stored.values()]
+        weights = sum(math.prod(shape) * (matrix_size if len(shape) == 2 else size) for shape in shapes)
+        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * size
+        needed = weights + rows * (cache + args.vocab_size * torch.float32.itemsize)
         purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}"
-        check_memory(self.memory_needed(rows, length), purpose, advice, self.device)
+        check_memory(needed, purpose, advice, self.device)
 
     def load(self) -> Transformer:
         """Read the weights."""
-        if self.int8 and self.device.type == "cuda":
+        int8 = self.options.dtype == "int8"
+        if int8 and self.device.type == "cuda":
             print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")
         variant = find_network(self.options.network) if self.options.network else None
-        return self.checkpoint.model(self.device, self.dtype, variant, int8=self.int8)
+        return self.checkpoint.model(self.device, self.dtype, variant, int8=int8)
 
     def load_for_decoding(self, compile: bool, rows: int = 1) -> Transformer:
         """Read the weights, and choose PyTorch's threads for ``rows`` texts at a time."""

@@ -33,12 +33,12 @@ def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bo
     if as_questions:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(model.checkpoint.path, model.tokenizer, flags.system, dict(flags.template_var))
         encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
         if flags.system is not None or flags.template_var:
             raise ValueError("system and template_var are for the template of a chat: add --chat")
-        start = start_text(model.path)
+        start = start_text(model.checkpoint.path)
         encoded = [model.tokenizer.encode(text or start) for text in texts]
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
 

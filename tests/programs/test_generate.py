@@ -224,13 +224,15 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 @pytest.mark.usefixtures("each_processor")
-def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
-    model = open_model(fox_dir, ModelOptions(dtype=kind))
-    cache = KVCache(model.args, 7, max_seq_len=11, dtype=model.dtype)
-    tensors = [torch.empty(7, model.args.vocab_size)]
+def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind):
+    model, asked = open_model(fox_dir, ModelOptions(dtype=kind)), []
+    cache = KVCache(model.checkpoint.args, 7, max_seq_len=11, dtype=model.dtype)
+    tensors = [torch.empty(7, model.checkpoint.args.vocab_size)]
     tensors += [tensor for name, tensor in model.load().state_dict().items() if not name.endswith("scales")]
     tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    assert model.memory_needed(7, 11) == sum(tensor.nbytes for tensor in tensors)
+    monkeypatch.setattr("model.decoding.options.check_memory", lambda needed, *_: asked.append(needed))
+    model.check_memory(7, 11, "advice")
+    assert asked == [sum(tensor.nbytes for tensor in tensors)]
 
 
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):

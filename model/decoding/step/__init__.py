@@ -35,11 +35,10 @@ def with_fast_step(network: Transformer, compile: bool) -> Transformer:
     """
     if compile:
         check_compiles(network)
-    step = Step(network, compile)
-    if step.chosen.fast is None:
+    elif network.norm.weight.device.type not in RECORDS or why_not(network):
         return network
     faster = copy.copy(network)
-    faster.forward = step.forward  # type: ignore[method-assign]
+    faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
     return faster
 
 
