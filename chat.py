@@ -14,51 +14,43 @@ from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
 from model.decoding.endless import checked_context
-from model.decoding.options import (
-    Compile,
-    ModelOptions,
-    add_model,
-    add_text_flags,
-    open_model,
-    print_speed,
-    read_sampling,
-)
+from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
 from model.ranges import Range
 
 
 @dataclass(frozen=True)
-class Options(ModelOptions):
+class Options(DecodingOptions):
     """Conversation and model."""
 
     max_new_tokens: Annotated[int, "length of an answer at most", Range(1)] = 256
     context: Annotated[
         int | None, "tokens in the cache at most, then the oldest are evicted (default: the model's)", Range(1)
     ] = None
-    compile: Compile = False
 
 
 def main() -> None:
     flags = parse_flags()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    context = checked_context(model.args, options.context)
-    sampling = read_sampling(model.path, read_flags(flags, Sampling))
+    context = checked_context(model.checkpoint.args, options.context)
+    path = model.checkpoint.path
+    sampling = read_sampling(flags, path)
     chat = None  # without a template, the model continues the user's lines
-    if find_template(model.path)[1] is not None or flags.system is not None or flags.template_var:
-        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
+    if find_template(path)[1] is not None or flags.system is not None or flags.template_var:
+        chat = Chat(path, model.tokenizer, flags.system, dict(flags.template_var))
 
     with explain_out_of_memory("give a smaller model, or lower --context", model.device):
         network = model.load_for_decoding(options.compile)
         speed = Speed()
         conversation = Conversation(network, model.tokenizer, sampling, speed, chat, context)
         if chat is None:
-            print_note(f"note: {model.path} has no chat template: it continues your lines, and does not answer")
+            print_note(f"note: {path} has no chat template: it continues your lines, and does not answer")
         try:
             converse(conversation, options.max_new_tokens, flags.stop)
         finally:
-            print_speed(speed)
+            speed.print()
 
 
 def parse_flags() -> argparse.Namespace:

@@ -66,20 +66,20 @@ def main() -> None:
 
 def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
     """The texts of --data."""
-    tokenizer, context = model.tokenizer, model.args.max_seq_len
+    tokenizer, context = model.tokenizer, model.checkpoint.args.max_seq_len
     stride = options.stride or context
     if stride > context:
         raise ValueError(
             f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
         )
     separator = options.doc_separator
-    if separator is None and (model.path / META).is_file():
-        separator = load_dataset(model.path).doc_separator
+    if separator is None and (model.checkpoint.path / META).is_file():
+        separator = load_dataset(model.checkpoint.path).doc_separator
     source = open_documents(options.data, options.text_key, separator)
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = Chat(model.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(model.checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()
@@ -105,14 +105,14 @@ def validation_text(model: OpenedModel) -> ScoredText:
     float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
     ValueError if the model is not a run.
     """
-    if not (model.path / META).is_file():
-        raise ValueError(f"{model.path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(model.path, model.args.vocab_size)
+    if not (model.checkpoint.path / META).is_file():
+        raise ValueError(f"{model.checkpoint.path} is not a run of train.py: name the text to score with --data")
+    dataset = load_dataset(model.checkpoint.path, model.checkpoint.args.vocab_size)
     print_note(
         f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
         "--eval_tokens of it); name another text with --data"
     )
-    context = model.args.max_seq_len
+    context = model.checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
     return Score("validation text", dataset.val_bytes), batches
 

@@ -27,7 +27,6 @@ from model.weights import int8
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
-ONE_ROW = ("mv", "mv in slices")  # implementations for one row of x alone
 COMPILED_LINEAR = kernels.LINEAR | {"loop": token.linear}  # the last one is what a compiled token runs
 BYTES = 2**28  # of weights that are read in one round
 
@@ -120,7 +119,7 @@ def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
             weights = [(torch.randn(out, columns).to(dtype),) for _ in range(count)]
             x = torch.randn(rows, 1, columns).to(dtype)
             case = f"{rows} x {out} x {columns}"
-            candidates = {name: product for name, product in kernels.LINEAR.items() if rows == 1 or name not in ONE_ROW}
+            candidates = {name: product for name, product in kernels.LINEAR.items() if rows == 1 or name != "mv"}
             report.products(case, candidates, name_of(kernels.choose_linear(x), kernels.LINEAR), x, weights, rounds)
             if rows == 1:
                 report.products(f"{case}, compiled", compile_all(COMPILED_LINEAR), "loop", x, weights, rounds)

@@ -68,35 +68,30 @@ def faster(module: nn.Module) -> nn.Module:
         return FastLinear(module)
     if type(module) is RMSNorm:
         return FastRMSNorm(module)
-    if computes_attention(module):
+    has_formula = isinstance(module, Attention) and type(module).attend is Attention.attend
+    if has_formula and "attend" not in vars(module):  # neither overridden nor replaced
         module.attend = attend  # type: ignore[assignment]
     return module
 
 
-def computes_attention(module: nn.Module) -> bool:
-    """Whether a module's ``attend`` is the function ``attention``, neither overridden nor replaced."""
-    return isinstance(module, Attention) and type(module).attend is Attention.attend and "attend" not in vars(module)
+def replace_modules(
+    module: Module, replace: Callable[[nn.Module], nn.Module], copies: dict[nn.Module, nn.Module] | None = None
+) -> Module:
+    """A copy of a tree of modules, each of them ``replace(copy of the module)``. Tensors and hooks are shared.
 
-
-def replace_modules(module: Module, replace: Callable[[nn.Module], nn.Module]) -> Module:
-    """A copy of a tree of modules, each of them ``replace(copy of the module)``. Tensors and hooks are shared."""
-    return copy_and_replace(module, replace, {})  # type: ignore[return-value]
-
-
-def copy_and_replace(
-    module: nn.Module, replace: Callable[[nn.Module], nn.Module], copies: dict[nn.Module, nn.Module]
-) -> nn.Module:
-    """``replace_modules``, with the copies so far. A closure would refer to itself, and so keep them all alive."""
-    if module not in copies:  # a module may be in several places
+    ``copies`` are those made so far, because a module may be in several places.
+    """
+    copies = {} if copies is None else copies
+    if module not in copies:
         new = copy.copy(module)
         # A module shares even the dict of its parameters with its copy, so that what FSDP or ``.to()`` put there is
         # seen by both; but the dict of its children is its own.
         new._modules = {
-            name: None if child is None else copy_and_replace(child, replace, copies)
+            name: None if child is None else replace_modules(child, replace, copies)
             for name, child in new._modules.items()
         }
         copies[module] = replace(new)
-    return copies[module]
+    return copies[module]  # type: ignore[return-value]
 
 
 # --- Products: x (..., in), weight (out, in) -> (..., out)
@@ -154,35 +149,30 @@ def choose_linear(x: Tensor) -> Product:
     """For few rows a product takes the time of reading the weights, and other ways are faster on x86; else F.linear.
 
     MKL, the library for float32, multiplies one row on one core only, unless the processor is Intel's. So float32 needs
-    slices on AMD. One row is faster as the second factor, several rows as the first. In bfloat16 F.linear reads the
-    weights at half the speed of ``mv`` or less, except on Zen 4 and Zen 5.
+    slices on AMD. In bfloat16 F.linear reads the weights at half the speed of ``mv`` or less, except on Zen 4 and 5.
     """
     rows = math.prod(x.shape[:-1])
     ice_lake = CPU.avx512 and not CPU.bfloat16
     if not CPU.avx2:
         return F.linear
     if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS and not (CPU.amx or ice_lake):
-        return linear_in_slices if rows > 1 else linear_mv_in_slices
+        return linear_in_slices
     if x.dtype == torch.bfloat16 and rows == 1 and (CPU.amx or not CPU.bfloat16):
         return linear_mv
     return F.linear
 
 
 def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
-    """One batched product over slices of the weight matrix."""
+    """One batched product over slices of the weight matrix. One row is faster as the second factor."""
     slices = math.gcd(weight.shape[0], SLICES)
     weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
     rows = x.reshape(-1, x.shape[-1])  # (rows, in)
-    products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
-    return products.transpose(0, 1).contiguous().view(*x.shape[:-1], -1)  # (..., out)
-
-
-def linear_mv_in_slices(x: Tensor, weight: Tensor) -> Tensor:
-    """The slices times one row, as a vector."""
-    slices = math.gcd(weight.shape[0], SLICES)
-    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
-    column = x.reshape(1, -1).mT  # (in, 1); with the strides of x.reshape(-1, 1) the product takes three times as long
-    return torch.bmm(weights, column.expand(slices, -1, -1)).view(*x.shape[:-1], -1)  # (..., out)
+    if rows.shape[0] == 1:  # not len(), which makes a symbolic number a constant
+        products = torch.bmm(weights, rows.mT.expand(slices, -1, -1))  # (slices, out / slices, 1)
+    else:
+        products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
+        products = products.transpose(0, 1).contiguous()  # (rows, slices, out / slices)
+    return products.view(*x.shape[:-1], -1)  # (..., out)
 
 
 def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
@@ -190,12 +180,7 @@ def linear_mv(x: Tensor, weight: Tensor) -> Tensor:
     return torch.mv(weight, x.reshape(-1)).view(*x.shape[:-1], -1)  # (..., out)
 
 
-LINEAR: dict[str, Product] = {
-    "F.linear": F.linear,
-    "slices": linear_in_slices,
-    "mv in slices": linear_mv_in_slices,
-    "mv": linear_mv,
-}
+LINEAR: dict[str, Product] = {"F.linear": F.linear, "slices": linear_in_slices, "mv": linear_mv}
 
 # --- Attention: q (B, H, T, D), k and v (B, K, S, D), mask as in ``attention`` -> (B, H, T, D)
 
@@ -246,14 +231,10 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) ->
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    # Mask in place, because a copy of the scores takes 7% of a prompt's time. The detached view shares the memory of
-    # the scores and hides the masking from autograd, so that the backward pass does not mask the gradient. It need not:
-    # softmax gives hidden keys weight 0, and so gradient 0.
-    detached = scores.detach()
+    if mask is None and T > 1:
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
     if mask is not None:
-        detached.masked_fill_(~mask, -math.inf)
-    elif T > 1:  # adding minus infinity takes a quarter of the time of filling
-        detached[..., S - T :].add_(torch.full((T, T), -math.inf, dtype=q.dtype, device=q.device).triu(1))
+        scores = scores.masked_fill(~mask, -math.inf)
     weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
 

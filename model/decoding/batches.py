@@ -5,7 +5,7 @@ Both give prompts to ``decode_prompts``, which calls the decode loop.
 
 import math
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ..cache import KVCache
-from ..cli import quantity
+from ..cli import print_note, quantity
 from ..config import ModelArgs
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
@@ -50,9 +50,8 @@ def generate(
     """
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
-    sampler = Sampler(settings, prompts)
     network = for_decoding(model, compile)
-    return ids_of(decode_prompts(network, prompts, max_new_tokens, sampler, endless=endless), eos_ids)
+    return ids_of(decode_prompts(network, prompts, max_new_tokens, settings, endless=endless), eos_ids)
 
 
 def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[int | None]]:
@@ -70,46 +69,38 @@ def decode_prompts(
     network: Transformer,
     prompts: Prompts,
     max_new_tokens: int,
-    sample: Callable[[Tensor], Tensor],
+    sampling: Sampling,
+    first_row: int = 0,
     *,
     endless: bool = False,
 ) -> Iterator[Tensor]:
     """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
 
-    Raises ValueError for prompts of unequal length if they cannot be padded: padding shifts a text, and the first slots
-    of an endless one are never evicted.
+    Row i draws from random stream ``first_row`` + i. Raises ValueError for prompts of unequal length if they cannot be
+    padded: padding shifts a text, and the first slots of an endless one are never evicted.
 
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
     weight = network.norm.weight
-    tokens, padding = left_padded(prompts, weight.device)  # (B, T), (B,)
-    if padding is not None and (endless or not is_shift_invariant(network)):
-        lengths = f"{min(map(len, prompts))} to {tokens.shape[1]} tokens"
+    longest = max(map(len, prompts))
+    pads = [longest - len(prompt) for prompt in prompts]
+    if any(pads) and (endless or not is_shift_invariant(network)):
         raise ValueError(
-            f"prompts of unequal length, {lengths}, cannot share a batch if they are endless, or if the network's "
-            "scores depend on absolute positions: give them one by one (--batch_size 1)"
+            f"prompts of unequal length, {longest - max(pads)} to {longest} tokens, cannot share a batch if they are "
+            "endless, or if the network's scores depend on absolute positions: give them one by one (--batch_size 1)"
         )
+    tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=weight.device)
+    padding = torch.tensor(pads, device=weight.device) if any(pads) else None  # (B,)
     cache: KVCache
     if endless:
         cache = EndlessCache(network, len(prompts))
     else:
-        slots = tokens.shape[1] + max_new_tokens
+        slots = longest + max_new_tokens
         if weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
             slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
         cache = KVCache(network.args, len(prompts), slots, weight.dtype, weight.device)
-    return decode(network, tokens, max_new_tokens, sample, cache, padding=padding)
-
-
-def left_padded(prompts: Prompts, device: torch.device | str | None = None) -> tuple[Tensor, Tensor | None]:
-    """Pad prompts on the left to the length T of the longest: tokens (B, T), and the padding of each row, (B,).
-
-    The padding is None if all prompts have the same length.
-    """
-    longest = max(map(len, prompts))
-    padding = [longest - len(prompt) for prompt in prompts]
-    rows = [[0] * pad + list(prompt) for pad, prompt in zip(padding, prompts)]
-    return torch.tensor(rows, device=device), torch.tensor(padding, device=device) if any(padding) else None
+    return decode(network, tokens, max_new_tokens, Sampler(sampling, prompts, first_row), cache, padding=padding)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
@@ -136,15 +127,6 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, end
                     f"prompt {number} has token {token}: the network's vocabulary is 0 to {args.vocab_size - 1}; check "
                     "the tokenizer"
                 )
-
-
-def memory_needed(
-    args: ModelArgs, weights: Iterable[Sequence[int]], rows: int, length: int, dtype: torch.dtype, int8: bool = False
-) -> int:
-    """The bytes of weights of these shapes, of cache and logits, for decoding ``rows`` texts of ``length`` tokens."""
-    network = sum(math.prod(shape) * (1 if int8 and len(shape) == 2 else dtype.itemsize) for shape in weights)
-    cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * dtype.itemsize
-    return network + rows * (cache + args.vocab_size * torch.float32.itemsize)
 
 
 @dataclass(frozen=True)
@@ -181,7 +163,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         self._stream = self.tokenizer.stream(self.prompt.tokens)  # tokenizers decode the start of a text differently
-        self._held = ""  # characters that may be the beginning of a stop string
+        self._decoded = ""  # with characters at its end that may be the beginning of a stop string
 
     def push(self, token: int) -> None:
         """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
@@ -192,18 +174,14 @@ class Sample:
             self.finish = "end"
         elif len(self.tokens) == self.max_new_tokens:
             self.finish = "length"
-        text = self._held
         if self.finish != "end":
-            text += self._stream.push(token)
+            self._decoded += self._stream.push(token)
         if self.finish:
-            text += self._stream.flush()
-        certain, stopped = text_before_stop(text, self.stop)
+            self._decoded += self._stream.flush()
+        certain, stopped = text_before_stop(self._decoded, self.stop)
         if stopped:
             self.finish = "stop"
-        elif self.finish:
-            certain = text
-        self.text += certain
-        self._held = text[len(certain) :]
+        self.text = certain if stopped or not self.finish else self._decoded
 
 
 @dataclass
@@ -219,15 +197,19 @@ class Speed:
     new_tokens: int = 0
     new_seconds: float = 0.0
 
-    def __str__(self) -> str:
-        prompt = f"prompt: {rate(self.prompt_tokens, self.prompt_seconds)}"
-        if not self.new_tokens:  # --max_new_tokens 1
-            return prompt
-        return f"{prompt}; new, after the first: {rate(self.new_tokens, self.new_seconds)}"
-
-
-def rate(tokens: int, seconds: float) -> str:
-    return f"{quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
+    def print(self) -> None:
+        """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens."""
+        parts = [
+            ("prompt", self.prompt_tokens, self.prompt_seconds),
+            ("new, after the first", self.new_tokens, self.new_seconds),
+        ]
+        texts = [
+            f"{name}: {quantity(tokens, 'token')}, {seconds:.2f} s, {tokens / max(seconds, 1e-9):.0f} tokens/s"
+            for name, tokens, seconds in parts
+            if tokens
+        ]
+        if texts:
+            print_note("; ".join([*texts, quantity(torch.get_num_threads(), "thread")]))
 
 
 def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
@@ -270,11 +252,10 @@ def continue_samples(
     remaining, done = iter(samples), 0
     while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
-        sampler = Sampler(sampling, prompts, done)
         longest = max(sample.max_new_tokens for sample in batch)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
         # No name for the steps: it would keep this batch's cache alive beside the next one's.
-        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampler, endless=endless), speed):
+        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampling, done, endless=endless), speed):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

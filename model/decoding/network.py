@@ -12,7 +12,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
     AMD, the forward pass of one token of each row is recorded, if it can be. With ``compile`` it is compiled, on a CPU
-    once and for all into a file; raises ValueError if that is impossible (``check_has_fast_step``).
+    once and for all into a file; raises ValueError if that is impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
     prompt. A network that this function has returned is not changed.

@@ -1,33 +1,25 @@
-"""What generate.py, chat.py and evaluate.py share: the flags that choose a model, and opening it."""
+"""What generate.py, chat.py and evaluate.py share: the flags that choose a model and end a text, and opening it."""
 
+import argparse
 import json
+import math
 import re
-from argparse import ArgumentTypeError
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 
-from ..cli import Parser, Settings, print_note, quantity, user_path
+from ..cli import Parser, print_note, quantity, read_flags, user_path
 from ..cli.files import read_json
-from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
-from ..config import ModelArgs
+from ..cli.machine import DeviceName, check_memory, choose_threads, pick_device, pick_dtype
 from ..ranges import check_settings, setting_fields
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
-from .batches import Speed
 from .network import for_decoding
 from .sampling import Sampling
-
-Compile = Annotated[
-    bool,
-    "compile the network: takes half a minute or more once, later launches load it; on a GPU up to a minute for each "
-    "size of batch and cache",
-]
-
 
 # Settings of generation_config.json that choose other tokens than Sampling can
 NOT_FOLLOWED = (
@@ -40,7 +32,7 @@ NOT_FOLLOWED = (
 
 @dataclass(frozen=True)
 class ModelOptions:
-    """Model, device and dtype: the base of a program's own options."""
+    """Model, device and dtype: the base of the options of evaluate.py."""
 
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
@@ -53,6 +45,17 @@ class ModelOptions:
 
     def __post_init__(self) -> None:
         check_settings(self)
+
+
+@dataclass(frozen=True)
+class DecodingOptions(ModelOptions):
+    """The base of the options of generate.py and chat.py."""
+
+    compile: Annotated[
+        bool,
+        "compile the network: takes half a minute or more once, later launches load it; on a GPU up to a minute for "
+        "each size of batch and cache",
+    ] = False
 
 
 def add_model(parser: Parser) -> None:
@@ -70,20 +73,27 @@ class OpenedModel:
     device: torch.device
     dtype: torch.dtype  # of weights and cache
 
-    @property
-    def path(self) -> Path:
-        return self.checkpoint.path
+    def check_memory(self, rows: int, length: int, advice: str) -> None:
+        """Raise ValueError with ``advice`` unless there is memory for decoding ``rows`` texts of ``length`` tokens.
 
-    @property
-    def args(self) -> ModelArgs:
-        return self.checkpoint.args
+        It is needed for the weights, the cache, and the logits.
+        """
+        args, size = self.checkpoint.args, self.dtype.itemsize
+        matrix_size = 1 if self.options.dtype == "int8" else size
+        shapes = [stored.shape for stored in self.checkpoint.stored.values()]
+        weights = sum(math.prod(shape) * (matrix_size if len(shape) == 2 else size) for shape in shapes)
+        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * size
+        needed = weights + rows * (cache + args.vocab_size * torch.float32.itemsize)
+        purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}"
+        check_memory(needed, purpose, advice, self.device)
 
     def load(self) -> Transformer:
         """Read the weights."""
-        if self.options.dtype == "int8" and self.device.type == "cuda":
+        int8 = self.options.dtype == "int8"
+        if int8 and self.device.type == "cuda":
             print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")
         variant = find_network(self.options.network) if self.options.network else None
-        return self.checkpoint.model(self.device, self.dtype, variant, int8=self.options.dtype == "int8")
+        return self.checkpoint.model(self.device, self.dtype, variant, int8=int8)
 
     def load_for_decoding(self, compile: bool, rows: int = 1) -> Transformer:
         """Read the weights, and choose PyTorch's threads for ``rows`` texts at a time."""
@@ -103,12 +113,13 @@ def open_model(path: Path | None, options: ModelOptions) -> OpenedModel:
     return OpenedModel(checkpoint, checkpoint.tokenizer(options.tokenizer), options, device, dtype)
 
 
-def read_sampling(directory: Path, given: Settings) -> Sampling:
-    """The ``given`` settings. Those left out are from generation_config.json where it has them, with a note.
+def read_sampling(flags: argparse.Namespace, directory: Path) -> Sampling:
+    """The flags that are given. The others are from generation_config.json where it has them, with a note.
 
     As in transformers, ``do_sample`` false there means temperature 0. Raises ValueError if a value is out of range; the
     note names the file then.
     """
+    given = read_flags(flags, Sampling)
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
     if config.get("do_sample") is False:
@@ -141,7 +152,7 @@ def add_text_flags(parser: Parser) -> None:
 
 def stop_string(text: str) -> str:
     if not text:
-        raise ArgumentTypeError("a stop string is empty: give text to stop at")
+        raise argparse.ArgumentTypeError("a stop string is empty: give text to stop at")
     characters = {"n": "\n", "t": "\t", "\\": "\\"}
     return re.sub(r"\\([nt\\])", lambda escape: characters[escape[1]], text)
 
@@ -150,13 +161,10 @@ def template_variable(text: str) -> tuple[str, Any]:
     """The name and the value, which is JSON (true, 3, "a"), else a text."""
     name, equals, value = text.partition("=")
     if not equals or not name.isidentifier():
-        raise ArgumentTypeError(f"{text!r} is not of the form NAME=VALUE: write for example enable_thinking=false")
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not of the form NAME=VALUE: write for example enable_thinking=false"
+        )
     try:
         return name, json.loads(value)
     except ValueError:
         return name, {"True": True, "False": False}.get(value, value)  # as text, False would count as true
-
-
-def print_speed(speed: Speed) -> None:
-    if speed.prompt_tokens:
-        print_note(f"{speed}; {quantity(torch.get_num_threads(), 'thread')}")

@@ -1,17 +1,25 @@
 """The prompts of generate.py, given by flags, on standard input and in files, and encoded, with --chat as questions."""
 
 import argparse
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+from ..cli import Parser, user_path
 from ..cli.files import decode_utf8
 from ..text.dataset import start_text
-from ..text.readers import File
+from ..text.readers import ROWS, File, json_rows, rows
 from .batches import Prompt
 from .chat import Chat, user_message
 from .options import OpenedModel
+
+
+def add_prompts(parser: Parser) -> None:
+    text_help = "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated"
+    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=text_help)
+    file_help = "file with one prompt per line; of .jsonl, the field prompt of each line"
+    parser.add_argument("--prompt_file", type=user_path, metavar="PATH", help=file_help)
 
 
 def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bool) -> tuple[list[Prompt], Chat | None]:
@@ -25,12 +33,12 @@ def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bo
     if as_questions:
         if not (flags.prompt or flags.prompt_file):
             raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = Chat(model.path, model.tokenizer, flags.system, dict(flags.template_var))
+        chat = Chat(model.checkpoint.path, model.tokenizer, flags.system, dict(flags.template_var))
         encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
         if flags.system is not None or flags.template_var:
             raise ValueError("system and template_var are for the template of a chat: add --chat")
-        start = start_text(model.path)
+        start = start_text(model.checkpoint.path)
         encoded = [model.tokenizer.encode(text or start) for text in texts]
     return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
 
@@ -38,7 +46,7 @@ def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bo
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
     """The texts in ``prompts``, where ``-`` is stdin, then those in ``file``: its lines that are not blank.
 
-    Of a file of JSON lines they are the field ``prompt`` of each line. Without prompts and file, the only text is the
+    Of JSON they are the field ``prompt`` of each row. Without prompts and file, the only text is the
     empty one. Raises ValueError if a text is not valid UTF-8.
     """
     texts = []
@@ -50,23 +58,21 @@ def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
 
 
 def _texts_in(file: Path) -> list[str]:
-    content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
-    # splitlines would also split at U+2028
-    lines = {number: line for number, line in enumerate(content.split("\n"), 1) if line.strip()}
-    if not lines:
-        raise ValueError(f"{file} contains no prompt: write one per line")
-    if file.suffix.lower() in (".jsonl", ".ndjson"):
-        return [_prompt_field(line, f"{file}: line {number}") for number, line in lines.items()]
-    if not File(str(file), file).is_text:
+    source = File(str(file), file)
+    if source.is_text:
+        content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
+        texts = [line for line in content.split("\n") if line.strip()]  # splitlines would also split at U+2028
+    elif ROWS[source.format] is json_rows:
+        texts = [_prompt_of(row, where) for where, row in rows(source, "prompt")]
+    else:
         raise ValueError(f"{file} is no list of prompts: give text, one prompt per line, or .jsonl")
-    return list(lines.values())
+    if not texts:
+        raise ValueError(f"{file} contains no prompt: write one per line")
+    return texts
 
 
-def _prompt_field(line: str, where: str) -> str:
-    try:
-        prompt = json.loads(line)["prompt"]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        prompt = None
+def _prompt_of(row: Any, where: str) -> str:
+    prompt = row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(prompt, str):
         raise ValueError(f'{where} has no prompt: write {{"prompt": "text"}}, as --jsonl does')
     return prompt

@@ -157,16 +157,15 @@ class Sampler:
             logits = logits.cpu()
         logits = logits.float()
         tokens = self.choose(logits)  # (B, 1)
-        largest, chosen = logits.amax(-1, keepdim=True), tokens  # (B, 1); NaN if any logit of the row is
-        if tokens.device.type != "cpu":  # one copy of both, because each waits for the device
-            largest, chosen = torch.cat((largest, tokens.float()), 1).cpu().split(1, 1)  # exact up to token 2^24
-        if not all(math.isfinite(value) for (value,) in largest.tolist()):
+        # The largest logit is NaN if any of the row is. One copy, because each waits for the device; exact to 2^24.
+        found = torch.cat((logits.amax(-1, keepdim=True), tokens.float()), 1).cpu()  # (B, 2)
+        if not all(math.isfinite(largest) for largest, _ in found.tolist()):
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
         if self.seen is not None:
             self.seen.scatter_(1, tokens, True)
-        return chosen.long()
+        return found[:, 1:].long()
 
     def choose(self, logits: Tensor) -> Tensor:
         """The tokens (B, 1), on the device of the logits."""

@@ -27,8 +27,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_prompts(network, prompts, max_new_tokens, sampler, endless):
-            first = sum(call.batches)
+        def decode_prompts(network, prompts, max_new_tokens, sampling, first, endless):
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
             rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
@@ -88,7 +87,7 @@ def test_a_batch_ends_when_all_its_samples_have_ended(scripted):
     assert steps == [1, 2, 3], "the rows themselves would go on"
 
 
-def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
+def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch, capsys):
     now = [0.0]
 
     def wait(step):
@@ -100,9 +99,10 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch):
         now[0] += 100  # the caller's time
     assert (speed.prompt_tokens, speed.prompt_seconds) == (6, 2.0)
     assert (speed.new_tokens, speed.new_seconds) == (3, 0.75)
-    assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s; new, after the first: 3 tokens, 0.75 s, 4 tokens/s"
-    speed.new_tokens = 0
-    assert str(speed) == "prompt: 6 tokens, 2.00 s, 3 tokens/s"
+    for new_tokens, new in ((3, "; new, after the first: 3 tokens, 0.75 s, 4 tokens/s"), (0, "")):
+        speed.new_tokens = new_tokens
+        speed.print()
+        assert capsys.readouterr().err == f"prompt: 6 tokens, 2.00 s, 3 tokens/s{new}; 1 thread\n"
 
 
 def test_the_cache_of_a_batch_is_freed_before_the_next_one_is_made(small_model, monkeypatch):

@@ -57,12 +57,12 @@ def masks(B, T, S):
     return found | {"two dimensions": sparse[0, 0], "one dimension": sparse[0, 0, 0]}
 
 
-@pytest.mark.parametrize(("T", "S"), [(1, 1), (1, 9), (4, 9), (9, 9)])
+@pytest.mark.parametrize(("T", "S"), [(1, 9), (4, 9), (9, 9)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 def test_every_attention_and_its_gradients_equal_a_loop_over_rows_and_heads(monkeypatch, dtype, T, S):
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
-    for K, (mask_name, mask) in itertools.product((1, 2, 3, 6), masks(2, T, S).items()):
+    for K, (mask_name, mask) in itertools.product((1, 2, 6), masks(2, T, S).items()):
         # Keys and values as a cache gives them: the first S of a longer tensor.
         keys, values = torch.randn(2, 2, K, S + 3, D).to(dtype)[..., :S, :]
         tensors = [tensor.requires_grad_() for tensor in (torch.randn(2, 6, T, D).to(dtype), keys, values)]
@@ -80,8 +80,7 @@ def test_every_attention_and_its_gradients_equal_a_loop_over_rows_and_heads(monk
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("tie_embeddings", [False, True])
+@pytest.mark.parametrize(("dtype", "tie_embeddings"), [(torch.float32, False), (torch.bfloat16, True)])
 @torch.no_grad()
 def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     monkeypatch, small_model, processor, dtype, tie_embeddings
@@ -152,19 +151,15 @@ def test_a_later_chunk_with_many_keys_makes_no_mask_on_a_gpu_and_with_flash_no_c
 SHAPES = [(24,), (1, 24), (5, 24), (1, 1, 24), (5, 1, 24), (1, 3, 24), (2, 3, 24), (2, 1, 1, 24), (200, 1, 24)]
 
 
-@pytest.mark.parametrize("out_features", [1, 7, 8, 12, 1000])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("transposed", [False, True])
-def test_every_product_equals_the_linear_layers(out_features, dtype, transposed):
-    weight = torch.randn(out_features, 24).to(dtype)
-    if transposed:
-        weight = weight.t().contiguous().t()
+def test_every_product_equals_the_linear_layers(dtype):
     tolerance = {torch.float32: 1e-5, torch.bfloat16: 2e-2, torch.float16: 4e-3}[dtype]
-    for shape in SHAPES:
-        x = torch.randn(shape).to(dtype)
+    for out_features, transposed, shape in itertools.product((1, 7, 12, 1000), (False, True), SHAPES):
+        weight, x = torch.randn(out_features, 24).to(dtype), torch.randn(shape).to(dtype)
+        if transposed:
+            weight = weight.t().contiguous().t()
         expected = F.linear(x.double(), weight.double()).to(dtype)
-        one_row = ("mv", "mv in slices")
-        ways = {name: way for name, way in kernels.LINEAR.items() if name not in one_row or x.numel() == 24}
+        ways = {name: way for name, way in kernels.LINEAR.items() if name != "mv" or x.numel() == 24}
         ways["chosen"] = kernels.linear
         if len(shape) == 3 and shape[1] == 1:
             ways["compiled"] = token.linear
@@ -208,22 +203,20 @@ def test_sums_of_eight_bit_products_do_not_overflow_in_float16():
     )
 
 
-@pytest.mark.parametrize("processor", PROCESSORS)
-@pytest.mark.parametrize("columns", [64, 40, 4128])
-def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, processor, columns):
+@pytest.mark.parametrize("processor", ["native", "emulated"])  # with and without AVX-512
+def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, processor):
     monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
-    weight, scales = quantize(torch.randn(37, columns))
-    for rows in (1, 3, 20):
-        for dtype in (torch.float32, torch.bfloat16):
-            x = torch.randn(rows, 1, columns).to(dtype)
-            expected = x.float() @ Quantized(weight, scales).dequantize(torch.float32).T
-            ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": token.int8_linear}
-            if columns != 40:  # PyTorch's product cannot take a row of 40 numbers
-                ways["packed"] = int8.packed
-            for name, way in ways.items():
-                found = way(x, weight, scales)
-                assert found.dtype == dtype
-                assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, rows, dtype)
+    for columns, rows, dtype in itertools.product((64, 40, 4128), (1, 3, 20), (torch.float32, torch.bfloat16)):
+        weight, scales = quantize(torch.randn(37, columns))
+        x = torch.randn(rows, 1, columns).to(dtype)
+        expected = x.float() @ Quantized(weight, scales).dequantize(torch.float32).T
+        ways = {"dequantized": int8.dequantized, "chosen": int8.int8_linear, "compiled": token.int8_linear}
+        if columns != 40:  # PyTorch's product cannot take a row of 40 numbers
+            ways["packed"] = int8.packed
+        for name, way in ways.items():
+            found = way(x, weight, scales)
+            assert found.dtype == dtype
+            assert (found.float() - expected).norm() < 0.01 * expected.norm(), (name, columns, rows, dtype)
 
 
 @pytest.mark.parametrize("make", [accelerate, for_decoding, NextTokenLoss])

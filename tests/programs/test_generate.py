@@ -17,10 +17,9 @@ from script_helpers import ROOT
 
 import generate as script
 from model import KVCache, generate
-from model.decoding.batches import memory_needed
-from model.decoding.options import stop_string
+from model.decoding.options import ModelOptions, open_model, stop_string
 from model.decoding.prompts import read_texts
-from model.weights import load_model, load_tokenizer, open_checkpoint
+from model.weights import load_model, load_tokenizer
 
 CONTEXT = 96
 
@@ -224,17 +223,16 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
-def test_memory_needed_is_the_size_of_weights_cache_and_logits(fox_dir, kind):
-    checkpoint, dtype = open_checkpoint(fox_dir), torch.float32 if kind == "float32" else torch.bfloat16
-    weights = load_model(fox_dir, dtype=dtype, int8=kind == "int8").state_dict()
-    cache = KVCache(checkpoint.args, 7, max_seq_len=11, dtype=dtype)
-    tensors = [torch.empty(7, checkpoint.args.vocab_size)]
-    tensors += [tensor for name, tensor in weights.items() if not name.endswith("scales")]
+@pytest.mark.usefixtures("each_processor")
+def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind):
+    model, asked = open_model(fox_dir, ModelOptions(dtype=kind)), []
+    cache = KVCache(model.checkpoint.args, 7, max_seq_len=11, dtype=model.dtype)
+    tensors = [torch.empty(7, model.checkpoint.args.vocab_size)]
+    tensors += [tensor for name, tensor in model.load().state_dict().items() if not name.endswith("scales")]
     tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    needed = memory_needed(
-        checkpoint.args, [each.shape for each in checkpoint.stored.values()], 7, 11, dtype, int8=kind == "int8"
-    )
-    assert needed == sum(tensor.nbytes for tensor in tensors)
+    monkeypatch.setattr("model.decoding.options.check_memory", lambda needed, *_: asked.append(needed))
+    model.check_memory(7, 11, "advice")
+    assert asked == [sum(tensor.nbytes for tensor in tensors)]
 
 
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):

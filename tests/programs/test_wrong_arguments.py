@@ -67,7 +67,7 @@ WRONG = [
     ("generate.py run --prompt_file=--", "--prompt_file=--: a value cannot be --"),
     ("generate.py run --prompt_file=~/prompts.txt", f"{Path.home() / 'prompts.txt'}: No such file"),
     ("generate.py run --prompt_file rows.csv", "rows.csv is no list of prompts: give text, one prompt per line, or"),
-    ("generate.py run --prompt_file rows.jsonl", 'rows.jsonl: line 2 has no prompt: write {"prompt": "text"}'),
+    ("generate.py run --prompt_file rows.jsonl", 'rows.jsonl:2 has no prompt: write {"prompt": "text"}'),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),

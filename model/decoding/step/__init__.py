@@ -31,15 +31,14 @@ OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that c
 def with_fast_step(network: Transformer, compile: bool) -> Transformer:
     """``network``, or a copy with a fast step: a recorded one on a GPU, if the network can have it.
 
-    With ``compile`` it is compiled, or ValueError is raised (``check_has_fast_step``).
+    With ``compile`` it is compiled, or ValueError is raised (``check_compiles``).
     """
     if compile:
-        check_has_fast_step(network)
-    step = Step(network, compile)
-    if step.chosen.fast is None:
+        check_compiles(network)
+    elif network.norm.weight.device.type not in RECORDS or why_not(network):
         return network
     faster = copy.copy(network)
-    faster.forward = step.forward  # type: ignore[method-assign]
+    faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
     return faster
 
 
@@ -105,13 +104,13 @@ def why_not(network: Transformer) -> str:
     return ""
 
 
-def check_has_fast_step(network: Transformer) -> None:
-    """Raise ValueError unless ``network`` can have a fast step on its device."""
+def check_compiles(network: Transformer) -> None:
+    """Raise ValueError unless ``network`` can have a compiled step on its device."""
     problem, device = why_not(network), network.norm.weight.device.type
+    if not problem and device not in ("cpu", "cuda"):
+        problem = f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}"
     if problem:
         raise ValueError(f"{problem}: leave compile out")
-    if device not in ("cpu", "cuda"):
-        raise ValueError(f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}: leave compile out")
     if device == "cuda" and not has_triton():
         raise ValueError(
             "compile on a GPU needs Triton, and there is none: install triton (on Windows triton-windows), or leave "

@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from filelock import FileLock
@@ -25,17 +25,8 @@ from ...transformer import Transformer
 from .token import in_loops, logits_of_token
 
 LIBRARY = Path(kernels.__file__).parent
-SOURCES = (  # if one of these files changes, the step is compiled again: what it runs, and how it is compiled
-    "attention.py",
-    "cache.py",
-    "decoding/network.py",
-    "decoding/step/code.py",
-    "decoding/step/token.py",
-    "kernels.py",
-    "rope.py",
-    "transformer.py",
-    "weights/int8.py",
-)
+# If one of these files changes, the step is compiled again: what it runs, and how it is compiled.
+SOURCES = ("*.py", "decoding/network.py", "decoding/step/*.py", "weights/int8.py")
 UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
@@ -50,9 +41,14 @@ COMPILE_OPTIONS: dict[str, Any] = {
 # loops of attention among the threads.
 TRACED_KEYS, TRACED_SLOTS = 127, 251
 
-Inputs = tuple[Tensor, Tensor, Tensor | None, list[Tensor]]  # of ``TracedStep.forward``
-Code = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]
-Form = tuple[bool, bool, torch.dtype, torch.dtype]  # whether one row, whether unpadded; dtypes of tokens and cache
+Code = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # of ``TracedStep.forward``
+
+
+class Form(NamedTuple):
+    """The forms of a batch, each of which needs code of its own."""
+
+    one_row: bool
+    padded: bool
 
 
 class CompiledStep:
@@ -65,12 +61,11 @@ class CompiledStep:
 
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V)."""
-        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        inputs = (tokens, self.rotations[: start_pos + 1], mask, tensors)
-        form = (tokens.shape[0] == 1, mask is None, tokens.dtype, tensors[0].dtype)
+        form = Form(len(tokens) == 1, mask is not None)
         if form not in self.code:
-            self.code[form] = compile_or_load(self.traced, form, inputs)
-        return self.code[form](*inputs)
+            self.code[form] = compile_or_load(self.traced, form)
+        tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
+        return self.code[form](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
 
 
 class TracedStep(nn.Module):
@@ -91,7 +86,7 @@ class TracedStep(nn.Module):
         return logits_of_token(self.network, tokens, start_pos, freqs_cis, mask, caches)
 
 
-def compile_or_load(step: TracedStep, form: Form, inputs: Inputs) -> Code:
+def compile_or_load(step: TracedStep, form: Form) -> Code:
     weights = step.state_dict(keep_vars=True)
     path = file_of(step, form, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,7 +99,7 @@ def compile_or_load(step: TracedStep, form: Form, inputs: Inputs) -> Code:
         print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
-            program = export(step, *inputs)
+            program = export(step, form)
             write_atomically(path, lambda temporary: build(program, temporary))
         remove_unused_files(path.parent)
         return load(path, weights)
@@ -118,27 +113,26 @@ def remove_unused_files(directory: Path) -> None:
 
 
 @torch.no_grad()
-def export(
-    step: TracedStep, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]
-) -> ExportedProgram:
+def export(step: TracedStep, form: Form) -> ExportedProgram:
     """Trace the step with a symbolic position, cache length and, unless it is 1, batch size.
 
-    It is traced with an example of fixed sizes, so that the file does not depend on those of the first call. The filled
-    slice of its cache is shorter than the cache, because the whole cache would be a special case.
+    The filled slice of the cache is shorter than the cache, because the whole cache would be a special case.
     """
-    B = min(tokens.shape[0], 2)
-    batch = {0: Dim.DYNAMIC} if B > 1 else {}
+    network, args = step.network, step.network.args
+    rotations = torch.view_as_real(network.freqs_cis)
+    B, batch = (1, {}) if form.one_row else (2, {0: Dim.DYNAMIC})
+    keys = network.norm.weight.new_zeros(B, args.n_kv_heads, TRACED_SLOTS, args.head_dim)
     inputs = (
-        tokens.new_zeros(B, 1),
+        torch.zeros(B, 1, dtype=torch.long),
         rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
-        None if mask is None else mask.new_ones(B, 1, 1, TRACED_KEYS),
-        [tensor.new_zeros(B, tensor.shape[1], TRACED_SLOTS, tensor.shape[3]) for tensor in cache],
+        torch.ones(B, 1, 1, TRACED_KEYS, dtype=torch.bool) if form.padded else None,
+        [keys.clone() for _ in range(2 * args.n_layers)],
     )
     shapes = (
         batch,
         {0: Dim.DYNAMIC},
-        None if mask is None else {**batch, 3: Dim.DYNAMIC},
-        [{**batch, 2: Dim.DYNAMIC}] * len(cache),
+        {**batch, 3: Dim.DYNAMIC} if form.padded else None,
+        [{**batch, 2: Dim.DYNAMIC}] * len(inputs[-1]),
     )
     program = torch.export.export(step, inputs, dynamic_shapes=shapes, strict=False)
     for node in program.graph.nodes:  # the compiler generates no code for complex numbers
@@ -152,7 +146,7 @@ def export(
 
 def file_of(step: TracedStep, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
-    source = b"".join((LIBRARY / name).read_bytes() for name in SOURCES)
+    source = b"".join(file.read_bytes() for pattern in SOURCES for file in sorted(LIBRARY.glob(pattern)))
     machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
     text = repr((step, step.network.args, form, stored, machine))

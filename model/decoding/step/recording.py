@@ -21,6 +21,7 @@ from ...cli import print_note
 from ...transformer import Transformer
 from .token import logits_of_token
 
+Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
 MAX_COMPILED = 256  # numbers of rows and slots; beyond, torch.compile would run the step eagerly
 
 
@@ -51,23 +52,18 @@ class RecordedStep:
             own_limit: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": MAX_COMPILED}
             self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
         self.compiled_sizes: set[torch.Size] = set()  # of the keys of a layer
-        self.freqs_cis = network.freqs_cis.to(network.norm.weight.device)  # (max_seq_len, D/2)
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V). Recorded at the first token, and when the cache has grown."""
-        inputs = (tokens, start_pos, self.freqs_cis[start_pos : start_pos + 1], mask)
-        if not self.has_recording(cache):
+        inputs = (tokens, start_pos, self.network.freqs_cis[start_pos : start_pos + 1], mask)
+        if not (cache in self.recordings and self.recordings[cache].is_of(cache)):
             self.recordings.pop(cache, None)  # first, because it keeps the tensors of the smaller cache alive
-            self.recordings[cache] = self.new_recording(cache, inputs)
+            self.recordings[cache] = self.record(cache, inputs)
         return self.recordings[cache].run(*inputs)
 
-    def has_recording(self, cache: KVCache) -> bool:
-        recording = self.recordings.get(cache)
-        return recording is not None and recording.is_of(cache)
-
-    def new_recording(self, cache: KVCache, inputs: "Inputs") -> "Recording":
+    def record(self, cache: KVCache, inputs: Inputs) -> "Recording":
         size = cache.layers[0].keys.shape
         if self.compile and size not in self.compiled_sizes:
             self.compiled_sizes.add(size)
@@ -77,24 +73,22 @@ class RecordedStep:
             return Recording(partial(self.compute, self.network), cache, inputs)
 
 
-Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
-
-
 class Recording:
     """The kernels of a token, which read and write the tensors of one cache."""
 
     def __init__(self, compute: Callable[..., Tensor], cache: KVCache, inputs: Inputs) -> None:
-        """``compute`` is ``logits_of_token`` of a network."""
+        """``compute`` is ``logits_of_token`` of a network, which also runs once before it is recorded."""
         tokens, _, freqs_cis, _ = inputs
+        device = tokens.device
         self.layers = [(layer.keys, layer.values) for layer in cache.layers]
-        self.tokens, self.freqs_cis = torch.zeros_like(tokens), torch.zeros_like(freqs_cis)
-        self.slot = torch.zeros(1, dtype=torch.long, device=tokens.device)
         slots = self.layers[0][0].shape[2]
-        self.visible = torch.zeros(len(tokens), 1, 1, slots, dtype=torch.bool, device=tokens.device)
+        self.tokens, self.freqs_cis = torch.zeros_like(tokens), torch.zeros_like(freqs_cis, device=device)
+        self.slot = torch.zeros(1, dtype=torch.long, device=device)
+        self.visible = torch.zeros(len(tokens), 1, 1, slots, dtype=torch.bool, device=device)
         caches = [SlotCache(keys, values, self.slot) for keys, values in self.layers]
         self.set_inputs(*inputs)
         step = partial(compute, self.tokens, 0, self.freqs_cis, self.visible, caches)
-        self.replay, self.logits = record(step, tokens.device)
+        self.replay, self.logits = record(step, device)
 
     def is_of(self, cache: KVCache) -> bool:
         """Whether the cache still has the tensors that were recorded; an ``EndlessCache`` gets larger ones."""
@@ -107,8 +101,8 @@ class Recording:
         self.visible[..., : start_pos + 1] = True if mask is None else mask
         self.visible[..., start_pos + 1 :] = False
 
-    def run(self, tokens: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None) -> Tensor:
-        self.set_inputs(tokens, start_pos, freqs_cis, mask)
+    def run(self, *inputs: *Inputs) -> Tensor:
+        self.set_inputs(*inputs)
         self.replay()
         return self.logits.clone()  # (B, 1, V)
 

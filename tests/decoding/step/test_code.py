@@ -102,32 +102,15 @@ def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_co
     still.load_state_dict(models[0].state_dict())
     for name in ("w1", "w2", "w3"):
         setattr(without_matrices.layers[0].feed_forward, name, nn.Identity())
-    for number, model in enumerate([*models, still, without_matrices], 1):
+    other_eps = small_model(n_layers=1)
+    other_eps.layers[0].ffn_norm.eps = 0.5
+    for number, model in enumerate([*models, still, without_matrices, other_eps], 1):
         assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
         assert files() == number
 
 
-def test_what_the_file_cannot_know_and_machines_that_cannot_compile_are_refused(small_model, monkeypatch):
-    model = small_model()
-    handle = model.norm.register_forward_hook(lambda *_: None)
-    with pytest.raises(ValueError, match="skip the hooks of norm: leave"):
-        generate(model, [[1]], 2, compile=True)
-    handle.remove()
-
-    class Other(nn.Linear):
-        pass
-
-    model.layers[1].feed_forward.w1 = Other(48, 64, bias=False)
-    with pytest.raises(ValueError, match=r"own layers, and layers\.1\.feed_forward\.w1 is a Other"):
-        generate(model, [[1]], 2, compile=True)
-
-    class Scaled(Transformer):
-        def forward(self, *args):
-            return super().forward(*args) / 2
-
-    with pytest.raises(ValueError, match="skip forward of Scaled"):
-        generate(Scaled(model.args), [[1]], 2, compile=True)
-    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta"):
+def test_devices_and_machines_that_cannot_compile_are_refused(small_model, monkeypatch):
+    with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta: leave"):
         for_decoding(small_model().to("meta"), compile=True)
     monkeypatch.setattr("shutil.which", lambda name: None)
     with pytest.raises(ValueError, match=r"compile needs a C\+\+ compiler, and there is none on PATH: install g\+\+"):
@@ -143,9 +126,9 @@ def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_r
         step(torch.tensor([[1]]), rotations, None, [cache.layers[0].keys, cache.layers[0].values])
     finally:
         sys.setprofile(None)
-    library = {Path(name).relative_to(LIBRARY).as_posix() for name in used if Path(name).is_relative_to(LIBRARY)}
+    library = {Path(name) for name in used if Path(name).is_relative_to(LIBRARY)}
     assert library
-    assert library <= {*SOURCES}
+    assert library <= {file for pattern in SOURCES for file in LIBRARY.glob(pattern)}
 
 
 def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model, files, tmp_path, monkeypatch):
@@ -215,19 +198,3 @@ def test_a_file_that_was_not_used_for_a_month_is_removed_when_another_is_compile
     list(generate(small_model(n_layers=1, dim=16), [[1, 2]], 3, compile=True))
     assert files() == 2
     assert not old.exists()
-
-
-@SLOW
-def test_the_name_of_the_file_depends_on_the_eps_of_a_norm(small_model, files):
-    model = small_model(n_layers=1)
-    for number, eps in enumerate((1e-5, 0.5), 1):
-        model.layers[0].ffn_norm.eps = eps
-        assert list(generate(model, [[1, 2]], 9, compile=True)) == list(generate(model, [[1, 2]], 9))
-        assert files() == number
-
-
-def test_attention_that_a_user_set_is_not_compiled(small_model, files):
-    model = small_model(n_layers=1)
-    model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
-    with pytest.raises(ValueError, match=r"own attention, and layers\.0\.attention has another: leave compile out"):
-        generate(model, [[1]], 2, compile=True)
