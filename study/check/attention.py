@@ -138,7 +138,8 @@ def head_mistakes(w: Tensor, of_values: Tensor, q: Tensor) -> list[Mistake]:
     h = torch.arange(H)
     parts = [first(
         (torch.equal(heads, h // (H // K)), "", ""),
-        (torch.equal(heads, h % K), "heads are tiled instead of repeated: see step 7", "head 平铺了，没有逐个重复"),
+        (torch.equal(heads, h % K), "heads are tiled instead of repeated: head h uses h // (H // K)",
+         "head 平铺了，没有逐个重复：head h 用 h // (H // K)"),
         (True, "other key/value heads: head h uses h // (H // K)", "key/value head 不对：head h 用 h // (H // K)"),
     ) for heads in (errors.argmin(0), of_values[0, 0, :, 0].round().long())]
     return of_parts("kv", parts)

@@ -10,7 +10,7 @@ from .reader import Raised, kind
 
 View = Callable[..., Any]  # a function of the reader with the arguments and results of ours
 UNSUITABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # raised when a result is measured
-# Of the places of a difference.
+# Of the first difference.
 CHINESE = {
     "the dtype and the shape": "dtype 和形状",
     "the dtypes for bfloat16": "输入为 bfloat16 时的 dtype",
@@ -18,6 +18,9 @@ CHINESE = {
     "the first of two caches": "两个缓存中的第一个",
     "stored numbers have a gradient": "存下的数有没有梯度",
     "after the call": "调用之后",
+    "changed": "改变了",
+    "as before": "与之前相同",
+    "no exception": "没有异常",
     "position": "位置",
     "pair": "组",
     "row": "行",

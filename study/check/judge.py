@@ -67,9 +67,7 @@ class Verdict:
         yield colon.join(filter(None, (self.function, OUTCOMES[self.outcome][language], names, self.problem)))
         if self.finding is None:
             return
-        where, yours, expected = self.finding
-        for word, chinese in CHINESE.items() if language else ():
-            where = re.sub(rf"\b{word}\b", chinese, where)
+        where, yours, expected = map((str, in_chinese)[language], self.finding)
         yield from wrapped(f"{where}{colon.strip()}")
         values = (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language]
         yield from wrapped(values, "    ")
@@ -81,6 +79,12 @@ class Verdict:
             page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
             see = (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
             yield from wrapped(f"{text}{see}")
+
+
+def in_chinese(text: str) -> str:
+    for word, chinese in CHINESE.items():
+        text = re.sub(rf"\b{word}\b", chinese, text)
+    return text
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:

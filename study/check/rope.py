@@ -122,7 +122,7 @@ def frequency_mistakes(table: View) -> list[Mistake]:
     steps = [(z[2] / z[1]).angle() for z in (plain(table(DIM, END, theta)) for theta in (3.0, 1.2))]
     factors, exponents = steps[0] / right_angles(DIM, END, 3.0)[1], (steps[1] / steps[0]).log() / math.log(3.0 / 1.2)
     slope = float(exponents.diff().mean())
-    shown = f"{slope * DIM:.3g}i/D" + (f" {exponents[0]:+.3g}" if abs(exponents[0]) > 0.01 else "")
+    shown = f"{slope * DIM:.3g} i/D" + (f" {exponents[0]:+.3g}" if abs(exponents[0]) > 0.01 else "")
     sign = first((steps[0][-1] < 0, *SIGN))
     if near(factors, factors[-1].expand(DIM // 2), 0.02) and abs(exponents[0]) < 0.02:
         factor = abs(float(factors[-1]))
@@ -131,8 +131,9 @@ def frequency_mistakes(table: View) -> list[Mistake]:
             f"角度多了系数：{factor:.4g} 倍",
         ))
     if near(steps[0].abs(), 3.0 ** -(exponents[0] + slope * torch.arange(DIM // 2))):
-        en, zh = (f"theta^-(2i/D), {here} theta^-({shown})" for here in ("here", "这里是"))
-        return [*sign, Mistake(f"the exponent: {en}", f"指数：{zh}")]
+        return sign + first((
+            True, f"the exponent: theta^-(2 i/D), here theta^-({shown})", f"指数：θ^-(2 i/D)，这里是 θ^-({shown})",
+        ))
     return first(
         (near(steps[0], steps[1]), "theta is not used: theta^(-2i/D)", "没有用 θ：θ^(-2i/D)"),
         (True, "the frequencies: theta^(-2i/D)", "频率：θ^(-2i/D)"),
