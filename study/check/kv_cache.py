@@ -29,6 +29,9 @@ def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
     if mask.dtype != torch.bool:
         yield Mistake("the mask is not boolean: True is visible", "mask 不是布尔型：能看到的地方为 True")
         mask = mask == 0 if mask.min() < 0 else mask > 0
+    if mask.shape != (T, S):
+        yield Mistake("the shape: (T, start_pos + T)", "形状：(T, start_pos + T)")
+        return
     keys, tokens = torch.arange(S), torch.arange(T)[:, None]
     last, right, cached = start + tokens, right_mask(start, T), keys < start
 
@@ -36,7 +39,6 @@ def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
         return any(torch.equal(mask, each) for each in masks)
 
     yield from first(
-        (mask.shape != right.shape, "the shape: (T, start_pos + T)", "形状：(T, start_pos + T)"),
         (among(right), "", ""),
         (among(~right, ~right | cached), "True and False exchanged: True is visible", "True 与 False 颠倒了"),
         (among(keys < last, keys <= last + 1),

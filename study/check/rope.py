@@ -144,7 +144,7 @@ def rounding_mistakes(table: View) -> list[Mistake]:
     """Of angles that are right, but not precise: what was rounded to fewer digits."""
     z, angles = plain(table(DIM, LONG, 10000.0)), right_angles(DIM, LONG)
     if near(z, rotation(angles), 2e-3) and near(z[:100], rotation(angles)[:100], 5e-5):
-        is_default = near(plain(table(4, 3)), right_table(4, 3))
+        is_default = near(plain(table(4, 3)), right_table(4, 3), 5e-5)
         return first((not is_default, "the default of theta: 10000", "θ 的默认值：10000"))
     numbers, errors = torch.view_as_real(z[:100]).float(), (z / rotation(angles)).angle() / angles
     is_table = any(torch.equal(numbers, numbers.to(dtype).float()) for dtype in (torch.bfloat16, torch.float16))
