@@ -211,11 +211,11 @@ def layout_of(results: Any) -> str:
         return NEIGHBOURS
 
     def change(layout: str) -> float:
-        pairs = pairs_of(layout, D)
+        pairs, given = pairs_of(layout, D), vectors(*EQUAL)[:2]
         changes = [
-            x[..., pairs].norm(dim=-1) - y[..., pairs].norm(dim=-1) for x in vectors(*EQUAL)[:2] for y in results
+            [(x[..., pairs].norm(dim=-1) - y[..., pairs].norm(dim=-1)).abs().sum() for x in given] for y in results
         ]
-        return min(float(each.abs().sum()) for each in changes)
+        return float(sum(map(min, changes)))
 
     return min((NEIGHBOURS, HALVES), key=change)
 
