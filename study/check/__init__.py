@@ -1,23 +1,20 @@
 """Run the reader's functions beside ours: the first number that differs, and the usual mistakes by what they do.
 
+compare.py     what an exercise consists of, and the first difference
+rope.py, layouts.py, kv_cache.py, attention.py   an exercise file each: what is measured, and the mistakes that it shows
 reader.py      loads the reader's files and calls their functions
-tensors.py     numbers for the probes, and the forms of a table
-compare.py     probes, mistakes in both languages, and the first difference
-judge.py       the verdict on one function
-table.py, rotation.py, layouts.py, kv_cache.py, attention.py   what is measured of each, and the mistakes that it shows
+judge.py       the reader's functions with our arguments, and the verdicts
 in_model.py    puts the functions into a trained model
 
 A right function is right however it is written, because only results are compared.
 """
 
-import warnings
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 from ..topic import Both, Report, Table
 from .in_model import in_model
-from .judge import EXERCISES, Conventions, Verdict, counterparts, judge
+from .judge import EXERCISES, judge_all
 from .reader import Reader
 
 
@@ -39,9 +36,9 @@ def check(
         raise ValueError(
             f"no file is given: write {study} check FILE.py; {study} exercise DIR writes files to complete"
         )
-    conventions = Conventions()
-    reader = Reader(python_files(file))
-    verdicts = judge_all(reader, conventions)
+    reader = Reader(sorted(file.glob("*.py")) if file.is_dir() else [file])
+    solution = judge_all(reader)
+    verdicts = solution.verdicts
     names = ", ".join(EXERCISES)
     if not verdicts:
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
@@ -55,33 +52,5 @@ def check(
     is_good = not reader.problems and all(verdict.is_good for verdict in verdicts.values())
     tables: list[Table | Both] = [Both(*texts)]
     if run is not None:
-        tables.append(in_model(conventions, run, prompt))
+        tables.append(in_model(solution, run, prompt))
     return Report(tables, code=int(not is_good))
-
-
-def judge_all(reader: Reader, conventions: Conventions) -> dict[str, Verdict]:
-    """The verdicts. A function that is not right is replaced by ours, so that no other function fails because of it."""
-    verdicts = {}
-    ours = counterparts(conventions)
-    functions = reader.functions(EXERCISES)
-    for name in ours.keys() - functions.keys():
-        reader.use(name, ours[name])
-    with warnings.catch_warnings(action="ignore"):
-        for name, (function, path) in functions.items():
-            verdicts[name] = judge(name, function, path, conventions)
-            if name in ours and not verdicts[name].is_good:
-                reader.use(name, ours[name])
-    for name, (function, _) in functions.items():
-        reader.use(name, function)
-    return verdicts
-
-
-def python_files(path: Path) -> list[Path]:
-    if not path.is_dir():
-        path.open("rb").close()  # an OSError names the file
-        return [path]
-    files = sorted(path.glob("*.py"))
-    if not files:
-        command = f"python -m study exercise {quote(path.as_posix())}"
-        raise ValueError(f"{path} has no Python file: {command} writes files to complete")
-    return files

@@ -1,17 +1,33 @@
-"""Exercises with their probes, mistakes in both languages, and the first number that differs."""
+"""What an exercise consists of, the first number that differs, and the usual mistakes as rows of conditions."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
 
-from ..topic import Both
 from .reader import Raised, kind
-from .tensors import plain
 
 View = Callable[..., Any]  # a function of the reader with the arguments and results of ours
-# Of the axes of results.
-CHINESE = {"position": "位置", "pair": "组", "row": "行", "column": "列", "slot": "槽位", "channel": "分量"}
+UNSUITABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # raised when a result is measured
+# Of the first difference.
+CHINESE = {
+    "the dtype and the shape": "dtype 和形状",
+    "the dtypes for bfloat16": "输入为 bfloat16 时的 dtype",
+    "a table of one row": "只有一行的表",
+    "the first of two caches": "两个缓存中的第一个",
+    "stored numbers have a gradient": "存下的数有没有梯度",
+    "after the call": "调用之后",
+    "changed": "改变了",
+    "as before": "与之前相同",
+    "no exception": "没有异常",
+    "position": "位置",
+    "pair": "组",
+    "row": "行",
+    "column": "列",
+    "slot": "槽位",
+    "channel": "分量",
+}
 
 
 class Mistake(NamedTuple):
@@ -25,43 +41,34 @@ class Mistake(NamedTuple):
 class Finding(NamedTuple):
     """Where the first difference is, the reader's value and the expected one."""
 
-    where: Both
+    where: str
     yours: str
     expected: str
 
 
-class Probe(NamedTuple):
-    """What is measured of a function: numbers, or a text. Numbers may differ by the tolerance."""
-
-    label: Both
-    measure: Callable[[Any], Any]
-    tolerance: float = 5e-5
-
-    def of(self, function: Any) -> Any:
-        """The measured value in plain tensors, or Raised."""
-        try:
-            return plain(self.measure(function))
-        except Raised as raised:
-            return raised
-        except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:  # a result of another type
-            return Raised(f"its result cannot be judged: {' '.join(str(error).split())[:200]}")
-
-
 class Exercise(NamedTuple):
-    """A function to write: the step of the walk about it, its arguments, ours for a layout, and what is measured."""
+    """A function to write. ``ours`` is a right one for a layout; ``mistakes`` names what a wrong one does."""
 
-    step: int
+    step: int  # of the walk
     arguments: tuple[str, ...]
     ours: Callable[[str], View]
-    probes: Sequence[Probe]
+    probes: Callable[[View], Iterable[tuple[str, Any]]]  # what is measured, with its name
     axes: Sequence[str]
     parts: tuple[str, ...]  # of a result that is a tuple
     mistakes: Callable[[View, str], Iterable[Mistake]]
+    tolerance: float = 5e-5
 
 
-def same(text: str) -> Both:
-    """A text that is the same in both languages."""
-    return Both(text, text)
+def measured(exercise: Exercise, function: View) -> tuple[list[tuple[str, Any]], str]:
+    """The names and the plain values of the probes until one raises an exception, and the exception in one line."""
+    found: list[tuple[str, Any]] = []
+    try:
+        found.extend((label, plain(value)) for label, value in exercise.probes(function))
+    except Raised as raised:
+        return found, str(raised)
+    except UNSUITABLE as error:  # a result of another type
+        return found, f"its result cannot be judged: {' '.join(str(error).split())[:200]}"
+    return found, ""
 
 
 def first(*rows: Any) -> list[Mistake]:
@@ -70,49 +77,69 @@ def first(*rows: Any) -> list[Mistake]:
     return [Mistake(*row[1:])] if row[1] else []
 
 
-def only(part: str, mistake: Mistake) -> Mistake:
-    """This mistake, if only one part of the result has it."""
-    (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
-    return Mistake(f"{en}, in {part} only{colon}{why}", f"{zh}（只在 {part}）{zh_colon}{zh_why}", mistake.step)
-
-
 def of_parts(parts: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
     """The mistakes that both parts of the result have, then those of one only."""
     both = [mistake for mistake in found[0] if mistake in found[1]]
     return both + [only(part, each) for part, some in zip(parts, found) for each in some if each not in both]
 
 
-def words(values: Iterable[Any]) -> str:
-    """The names of dtypes, or other values: ``bfloat16 and float32``."""
-    return " and ".join(str(value).removeprefix("torch.") for value in values)
+def only(part: str, mistake: Mistake) -> Mistake:
+    (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
+    return Mistake(f"{en}, in {part} only{colon}{why}", f"{zh}（只在 {part}）{zh_colon}{zh_why}", mistake.step)
 
 
-def difference(exercise: Exercise, probe: Probe, yours: Any, expected: Any) -> Finding | None:
+def difference(exercise: Exercise, label: str, yours: Any, expected: Any) -> Finding | None:
     """The first number that differs, and its place in words."""
-    label, tolerance = probe.label, probe.tolerance
     if isinstance(expected, tuple) and isinstance(yours, tuple) and len(yours) == len(expected):
-        for part, x, y in zip(exercise.parts, yours, expected):
-            named = probe._replace(label=Both(f"{label.en}, {part}", f"{label.zh}，{part}"))
-            if found := difference(exercise, named, x, y):
-                return found
-        return None
+        parts = zip(exercise.parts, yours, expected)
+        return next(filter(None, (difference(exercise, f"{label}, {part}", x, y) for part, x, y in parts)), None)
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
         is_equal = isinstance(yours, str | None) and yours == expected
         return None if is_equal else Finding(label, kind(yours), kind(expected))
     if (yours.shape, yours.dtype) != (expected.shape, expected.dtype):
         types = (f"{str(x.dtype)[6:].rstrip('0123456789')} {kind(x)}" for x in (yours, expected))
-        return Finding(Both(f"{label.en}: the dtype and the shape", f"{label.zh}：dtype 和形状"), *types)
-    places = (~torch.isclose(yours, expected, rtol=tolerance, atol=tolerance, equal_nan=True)).nonzero().tolist()
-    if not places:
+        return Finding(f"{label}: the dtype and the shape", *types)
+    is_near = torch.isclose(yours, expected, rtol=exercise.tolerance, atol=exercise.tolerance, equal_nan=True)
+    if is_near.all():
         return None
-    at = tuple(places[0])
-    if expected.dtype == torch.bool:  # a mask
-        position = expected.shape[1] - expected.shape[0] + at[0]
-        en = f"token {at[0]} is at position {position}; it sees the keys"
-        zh = f"token {at[0]} 在位置 {position}，它看得到的 key"
-        values = [", ".join(map(str, x[at[0]].nonzero()[:, 0].tolist())) or "-" for x in (yours, expected)]
-    else:
-        en = ", ".join(f"{axis} {i}" for axis, i in zip(exercise.axes, at))
-        zh = ", ".join(f"{CHINESE.get(axis, axis)} {i}" for axis, i in zip(exercise.axes, at))
-        values = [f"{x[at].item():.6g}" for x in (yours, expected)]
-    return Finding(Both(f"{label.en}: {en}", f"{label.zh}：{zh}"), *values)
+    at = tuple((~is_near).nonzero()[0].tolist())
+    place = ", ".join(f"{axis} {i}" for axis, i in zip(exercise.axes, at))
+    values = (str(x[at].item()) if x.dtype == torch.bool else f"{x[at].item():.6g}" for x in (yours, expected))
+    return Finding(f"{label}: {place}", *values)
+
+
+def plain(value: Any) -> Any:
+    """Tensors on the CPU in bool, float64 or complex128, so that dtypes do not count."""
+    if isinstance(value, tuple | list):
+        return tuple(map(plain, value))
+    if not torch.is_tensor(value):
+        return value
+    value = value.detach().to_dense().cpu().resolve_conj()
+    if value.dtype == torch.bool:
+        return value
+    return value.to(torch.complex128 if value.is_complex() else torch.float64)
+
+
+def near(x: Any, y: Tensor, tolerance: float = 0.01) -> bool:
+    """Whether x is a tensor whose numbers differ from those of y by no more than the tolerance."""
+    if not torch.is_tensor(x) or x.shape != y.shape or x.is_complex() != y.is_complex():
+        return False
+    return torch.allclose(x.to(y.dtype), y, rtol=tolerance, atol=tolerance, equal_nan=True)
+
+
+def random(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def dtypes(values: Iterable[Tensor]) -> str:
+    return " and ".join(str(x.dtype).removeprefix("torch.") for x in values)
+
+
+def refusal(call: Callable[[], Any]) -> str:
+    """How a call refuses its arguments; an assertion, as in LLaMA, is as good as a ValueError."""
+    try:
+        call()
+    except (Raised, ValueError) as raised:
+        error = raised.__cause__ or raised
+        return "ValueError" if isinstance(error, AssertionError) else type(error).__name__
+    return "no exception"

@@ -9,16 +9,16 @@ from torch import Tensor
 
 from model.attention import Attention
 from model.cache import KVCache, LayerCache
-from model.config import ModelArgs
 from model.generation import decode
 from model.transformer import Transformer
 
 from ..topic import Table, losses_of, open_model, open_windows
 from ..what_if import in_halves
-from . import rotation
-from .judge import Conventions, View, caches_of
+from . import kv_cache, rope
+from .compare import UNSUITABLE, View
+from .judge import ROTATE, TABLE, Solution, cache_of
 from .reader import Raised
-from .tensors import read_table
+from .rope import HALVES
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 
@@ -26,90 +26,73 @@ WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
 class ReadersAttention(Attention):
     """The attention layer with the reader's functions in place of ours. Theirs for attention has no cache."""
 
-    def __init__(self, args: ModelArgs, views: dict[str, View]) -> None:
-        super().__init__(args)
-        self.views = views
+    functions: dict[str, View]
 
     def forward(
         self, x: Tensor, start_pos: int, freqs_cis: Tensor, mask: Tensor | None, cache: LayerCache | None
     ) -> Tensor:
-        views = self.views
         B, T, _ = x.shape
         xq, xk, xv = (w(x).view(B, T, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
         xq, xk = self.q_norm(xq), self.k_norm(xk)
-        if "causal_mask" in views:
-            mask = views["causal_mask"](start_pos, T)
-        if "attention" in views and cache is None:
-            seen = torch.ones(T, T, dtype=torch.bool).tril() if mask is None else mask
-            return self.wo(views["attention"](xq, xk, xv, freqs_cis, seen).reshape(B, T, -1))
-        xq, xk = views["apply_rotary_emb"](xq, xk, freqs_cis)
+        mask = self.functions["causal_mask"](start_pos, T)
+        if "attention" in self.functions and cache is None:
+            return self.wo(self.functions["attention"](xq, xk, xv, freqs_cis, mask).reshape(B, T, -1))
+        xq, xk = self.functions["apply_rotary_emb"](xq, xk, freqs_cis)
         xq, xk, xv = (t.transpose(1, 2) for t in (xq, xk, xv))  # (B, H or K, T, D)
         if cache is not None:
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
-            if mask is not None:  # a wrong cache or mask may have other keys: more are all seen, fewer are the last
-                more = xk.shape[2] - mask.shape[-1]
-                mask = F.pad(mask, (min(more, 0), max(more, 0)), value=True)
+            # A wrong cache or mask may have other keys: more are all seen, fewer are the last.
+            more = xk.shape[2] - mask.shape[-1]
+            mask = F.pad(mask, (min(more, 0), max(more, 0)), value=True)
         return self.wo(self.attend(xq, xk, xv, mask).transpose(1, 2).flatten(2))
 
 
-def in_model(conventions: Conventions, path: Path, prompt: str) -> Table:
+def in_model(solution: Solution, path: Path, prompt: str) -> Table:
     """The model at ``path`` as it is, and with the reader's functions that ran; what it raises with them is a note."""
     network, tokenizer = open_model(path)
     start_ids = tokenizer.encode(prompt)
     texts, source = open_windows(path, tokenizer, min(LENGTH, network.args.max_seq_len) + 1, WINDOWS)
-    used = [name for name in conventions.calls if name not in ("to_neighbours", "to_halves")]
+    count = min(NEW_TOKENS, network.args.max_seq_len - len(start_ids))
+    used = [name for name in solution.calls if name not in ("to_neighbours", "to_halves")]
     notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
     table = Table("In a model", ("", "loss", "tokens/s", "text"), [], notes)
 
-    def add_row(name: str, network: Transformer, cache: KVCache | None) -> None:
+    def add_row(name: str, network: Transformer, cache: KVCache) -> None:
         with torch.no_grad():
             loss = float(losses_of(network, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
         start = time.perf_counter()
-        new = continuation(network, start_ids, cache)
+        new = [int(token) for token in decode(network, torch.tensor([start_ids]), count, likeliest, cache)]
         speed = len(new) / (time.perf_counter() - start)
         table.rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
 
     add_row("the model", network, KVCache(network.args))
     try:
-        changed, cache = with_functions(network, conventions), KVCache(network.args)
-        if "KVCache" in conventions.calls:
-            _, cache.layers = caches_of(conventions.calls["KVCache"], network.args, 1)
+        changed, cache = with_functions(network, solution), KVCache(network.args)
+        if "KVCache" in solution.calls:
+            cache.layers = cache_of(solution.calls["KVCache"], network.args, 1).layers
         add_row("with your functions", changed, cache)
-        if "attention" in conventions.views:
-            add_row("with your attention, no cache", changed, None)
-    except (Raised, AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
+    except (Raised, *UNSUITABLE) as error:
         notes.append(f"the model does not run with your functions: {' '.join(str(error).split())}")
     return table
 
 
-def with_functions(network: Transformer, conventions: Conventions) -> Transformer:
+def with_functions(network: Transformer, solution: Solution) -> Transformer:
     """The network with these functions; the rows of W_q and W_k are in the order of their layout."""
     args = network.args
-    views = {"apply_rotary_emb": rotation.right(conventions.layouts[0])} | conventions.views
+    functions: dict[str, View] = {ROTATE: rope.right(solution.layout), "causal_mask": kv_cache.right_mask}
+    functions |= solution.views
     changed = Transformer(args)
     for layer in changed.layers:
-        layer.attention = ReadersAttention(args, views)
-    changed.load_state_dict((in_halves(network) if conventions.layouts == ("halves",) else network).state_dict())
+        attention = ReadersAttention(args)
+        attention.functions, layer.attention = functions, attention
+    changed.load_state_dict((in_halves(network) if solution.layout == HALVES else network).state_dict())
     changed.freqs_cis = network.freqs_cis
-    if "precompute_freqs_cis" in views and args.rope_scaling is None:
-        raw = views["precompute_freqs_cis"](args.head_dim, args.max_seq_len, args.rope_theta)
-        table = read_table(raw, args.head_dim // 2)[1]
+    if TABLE in functions and args.rope_scaling is None:
+        table = functions[TABLE](args.head_dim, args.max_seq_len, args.rope_theta)
         if not torch.is_tensor(table) or table.shape != network.freqs_cis.shape:
-            raise Raised(f"precompute_freqs_cis returns no table of {tuple(network.freqs_cis.shape)}")
+            raise Raised(f"{TABLE} returns no table of {tuple(network.freqs_cis.shape)}")
         changed.freqs_cis = table.to(torch.complex64)
     return changed.eval()
-
-
-def continuation(network: Transformer, start_ids: list[int], cache: KVCache | None) -> list[int]:
-    """The likeliest next tokens. Without a cache, each is computed from the whole text."""
-    count = min(NEW_TOKENS, network.args.max_seq_len - len(start_ids))
-    if cache:
-        return [int(token) for token in decode(network, torch.tensor([start_ids]), count, likeliest, cache)]
-    ids = list(start_ids)
-    with torch.no_grad():
-        for _ in range(count):
-            ids.append(int(likeliest(network(torch.tensor([ids]))[:, -1])))
-    return ids[len(start_ids) :]
 
 
 def likeliest(logits: Tensor) -> Tensor:

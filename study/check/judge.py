@@ -1,30 +1,32 @@
-"""The verdict on one function: the first number that differs from ours, and the usual mistakes that it makes."""
+"""The verdicts on the reader's functions: the first number that differs from ours, and the usual mistakes."""
 
+import re
 import textwrap
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from model.config import ModelArgs
 
 from ..topic import Both
-from . import attention, kv_cache, layouts, rotation, table
-from .compare import Exercise, Finding, Mistake, View, difference
-from .reader import Caller, Raised, Unwritten, count_of_required, kind
-from .tensors import COMPLEX, FORMS, HALVES, NEIGHBOURS, read_table
+from . import attention, kv_cache, layouts, rope
+from .compare import CHINESE, UNSUITABLE, Exercise, Finding, Mistake, View, difference, measured
+from .reader import Caller, Raised, Reader, Unwritten, count_of_required
+from .rope import BATCH_FORM, COMPLEX, FORMS, HALVES, HEADS_FIRST, NEIGHBOURS, read_table
 
+TABLE, RESHAPE, ROTATE = "precompute_freqs_cis", "reshape_for_broadcast", "apply_rotary_emb"
 EXERCISES = {
-    "precompute_freqs_cis": table.EXERCISE,
-    "reshape_for_broadcast": rotation.RESHAPE,
-    "apply_rotary_emb": rotation.EXERCISE,
+    TABLE: rope.TABLE,
+    RESHAPE: rope.RESHAPE,
+    ROTATE: rope.ROTATE,
     "to_neighbours": layouts.TO_NEIGHBOURS,
     "to_halves": layouts.TO_HALVES,
-    "causal_mask": layouts.MASK,
+    "causal_mask": kv_cache.MASK,
     "KVCache": kv_cache.EXERCISE,
     "attention": attention.EXERCISE,
 }
@@ -38,18 +40,9 @@ OUTCOMES = {
     "wrong": Both("wrong", "有错"),
     "raised": Both("raised", "抛出异常"),
     "unwritten": Both("not written yet", "还没写"),
-    "unneeded": Both("not written, and not needed for cosines and sines", "还没写，用 cos 和 sin 时也不需要"),
 }
-
-
-@dataclass
-class Conventions:
-    """What the reader's functions agree on, collected as they are judged."""
-
-    table: str = ""  # its form, one of FORMS, once it is known
-    layouts: Sequence[str] = (NEIGHBOURS, HALVES)  # those that are possible
-    calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
-    views: dict[str, View] = field(default_factory=dict)  # these, with our arguments
+RANDOM = Mistake("different numbers on each call: no dropout", "每次调用结果不同：不要 dropout", 7)
+OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
 
 
 @dataclass
@@ -64,207 +57,164 @@ class Verdict:
 
     @property
     def is_good(self) -> bool:
-        return self.outcome in ("right", "halves", "unneeded")
+        return self.outcome in ("right", "halves")
 
     def lines(self, hint_only: bool, language: int = 0) -> Iterator[str]:
         """The text in English (0) or Chinese (1); as a hint, without the mistakes."""
         colon, semicolon, stop = ((": ", ", and ", ". "), ("：", "；", "。"))[language]
         texts = [] if hint_only else [(mistake.en, mistake.zh)[language] for mistake in self.mistakes]
         names = semicolon.join(text.partition(colon.strip())[0] for text in texts)
-        problem = "" if self.finding else self.problem
-        yield colon.join(filter(None, (self.function, OUTCOMES[self.outcome][language], names, problem)))
-        if self.finding:
-            where, yours, expected = self.finding
-            values = (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language]
-            yield from wrapped(f"{where[language]}{colon.strip()}")
-            yield from wrapped(values, "    ")
-            if self.problem:
-                yield from wrapped(f"{('It also raises', '还会抛出异常')[language]}{colon}{self.problem}")
+        yield colon.join(filter(None, (self.function, OUTCOMES[self.outcome][language], names, self.problem)))
+        if self.finding is None:
+            return
+        where, yours, expected = map((str, in_chinese)[language], self.finding)
+        yield from wrapped(f"{where}{colon.strip()}")
+        values = (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language]
+        yield from wrapped(values, "    ")
+        if hint_only:
+            return
         explained = [(f"{text[:1].upper()}{text[1:]}{stop}", each.step) for text, each in zip(texts, self.mistakes)]
-        if self.finding and not explained and not hint_only:
-            explained = [("", 0)]
-        for text, step in explained:
+        for text, step in explained or [("", 0)]:
             step = step or EXERCISES[self.function].step
             page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
             see = (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
             yield from wrapped(f"{text}{see}")
 
 
+def in_chinese(text: str) -> str:
+    for word, chinese in CHINESE.items():
+        text = re.sub(rf"\b{word}\b", chinese, text)
+    return text
+
+
 def wrapped(text: str, indent: str = "  ") -> list[str]:
     return textwrap.wrap(text, 100, initial_indent=indent, subsequent_indent=f"{indent}  ", break_on_hyphens=False)
 
 
-FORM = Mistake("not the form of your table: see precompute_freqs_cis", "与 precompute_freqs_cis 的表形式不同", 3)
-RANDOM = Mistake("different numbers on each call: no dropout", "每次调用结果不同：不要 dropout", 7)
-OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
+@dataclass
+class Solution:
+    """The reader's functions with our arguments, and what they agree on."""
+
+    verdicts: dict[str, Verdict] = field(default_factory=dict)
+    calls: dict[str, Caller] = field(default_factory=dict)  # the functions that ran
+    views: dict[str, View] = field(default_factory=dict)  # these, with our arguments
+    form: str = ""  # of the table, a key of FORMS; "" is not known
+    layout: str = NEIGHBOURS
 
 
-def judge(name: str, written: Callable[..., Any], path: Path, conventions: Conventions) -> Verdict:
-    """The verdict on one function. What it shows is added to the conventions."""
+def judge_all(reader: Reader) -> Solution:
+    """Judge all functions. One that is not right is replaced by ours, so that no other fails because of it."""
+    solution = Solution()
+    ours = counterparts(solution)
+    functions = reader.functions(EXERCISES)
+    for name in ours.keys() - functions.keys():
+        reader.use(name, ours[name])
+    with warnings.catch_warnings(action="ignore"):
+        for name, (function, path) in functions.items():
+            solution.verdicts[name] = judge(name, Caller(function, arguments_of(name, function), path), solution)
+            if name in ours and not solution.verdicts[name].is_good:
+                reader.use(name, ours[name])
+    for name, (function, _) in functions.items():
+        reader.use(name, function)
+    return solution
+
+
+def judge(name: str, call: Caller, solution: Solution) -> Verdict:
+    """The verdict on one function, which is added to the solution."""
     exercise = EXERCISES[name]
-    call = Caller(written, arguments_of(name, written), path)
     try:
-        form, view, results = form_that_fits(exercise, views_of(name, call, conventions), conventions)
+        if name == ROTATE:
+            solution.form, solution.layout = form_and_layout(call, solution.form)
+        view = view_of(name, call, solution)
+        results, problem = measured(exercise, view)
+        if name == TABLE and results:
+            solution.form = read_table(call(8, 7, 3.0), 4)[0]
     except Unwritten:
-        is_needed = name != "reshape_for_broadcast" or conventions.table in ("", COMPLEX)
-        return Verdict(name, "unwritten" if is_needed else "unneeded")
-    problem = next((str(result) for result in results if isinstance(result, Raised)), "")
-    if all(isinstance(result, Raised) for result in results):
-        return Verdict(name, "raised", problem)
-    layout = min(conventions.layouts, key=lambda each: len(differences(exercise, results, each)))
-    findings = differences(exercise, results, layout)
-    if findings and name == "apply_rotary_emb":
-        layout = rotation.layout_of(view)
-        findings = differences(exercise, results, layout)
-    mistakes = named(exercise, view, layout) if findings else []
-    again = zip(exercise.probes, results, (probe.of(view) for probe in exercise.probes))
-    if any(difference(exercise, *each) for each in again if not isinstance(each[1], Raised)):
+        return Verdict(name, "unwritten")
+    if results:
+        solution.calls[name], solution.views[name] = call, view
+    findings = differences(exercise, results, exercise.ours(solution.layout))
+    mistakes: list[Mistake] = []
+    if differences(exercise, results, view):
         mistakes = [RANDOM]
+    elif findings:
+        with suppress(Raised, *UNSUITABLE):  # then the mistakes so far remain
+            mistakes.extend(exercise.mistakes(view, solution.layout))
     if call.overwritten:
         mistakes.append(OVERWRITTEN)
-        after = Both(f"{call.overwritten} after the call", f"调用之后的 {call.overwritten}")
-        findings.append(Finding(after, "changed", "as before"))
-    if name == "apply_rotary_emb":
-        if conventions.table not in ("", form) and form != "heads first":
-            mistakes.append(FORM)
-            findings.append(Finding(Both("the form of the table", "表的形式"), form, conventions.table))
-        conventions.table, conventions.layouts = conventions.table or form, (layout,)
-    if name == "precompute_freqs_cis" and not findings:
-        conventions.table = read_table(call(8, 7, 3.0), 4)[0]
-    conventions.calls[name], conventions.views[name] = call, view
+        findings.append(Finding(f"{call.overwritten} after the call", "changed", "as before"))
     if findings:
-        return Verdict(name, "wrong", problem, findings[0], mistakes)
-    return Verdict(name, "halves" if layout == HALVES and "freqs_cis" in exercise.arguments else "right")
+        return Verdict(name, "wrong", finding=findings[0], mistakes=mistakes)
+    if problem:
+        return Verdict(name, "raised", problem)
+    return Verdict(name, "halves" if solution.layout == HALVES and name in (ROTATE, "attention") else "right")
 
 
-def arguments_of(name: str, written: Callable[..., Any]) -> tuple[str, ...]:
-    count = count_of_required(written)
-    if name == "KVCache" and count < 3:
-        return OF_NETWORK
-    return ROTATED if name == "attention" and count < 5 else EXERCISES[name].arguments
+def differences(exercise: Exercise, results: Sequence[tuple[str, Any]], other: View) -> list[Finding]:
+    """The first difference of each probe from those of another function."""
+    pairs = zip(results, measured(exercise, other)[0])
+    return [*filter(None, (difference(exercise, label, yours, expected) for (label, yours), (_, expected) in pairs))]
 
 
-def form_that_fits(exercise: Exercise, views: dict[str, View], conventions: Conventions) -> tuple[str, View, list[Any]]:
-    """The first form that runs, if it is the reader's own, or that with the fewest differences; and its results."""
-    tried = []
-    for form, view in views.items():
-        results = [probe.of(view) for probe in exercise.probes]
-        raised = sum(isinstance(result, Raised) for result in results)
-        if not isinstance(results[0], Raised) and (
-            exercise is not rotation.EXERCISE or form == conventions.table != "batch"
-        ):
-            return form, view, results
-        count = min(len(differences(exercise, results, layout)) for layout in conventions.layouts)
-        tried.append((count + len(results) * raised, form, view, results))
-    return min(tried, key=lambda each: each[0])[1:]
-
-
-def differences(exercise: Exercise, results: Sequence[Any], layout: str) -> list[Finding]:
-    """The first number that differs in each probe, then exceptions."""
-    found, raised = [], []
-    for probe, yours in zip(exercise.probes, results):
-        expected = probe.of(exercise.ours(layout))
-        if isinstance(yours, Raised):
-            raised.append(Finding(probe.label, "an exception", kind(expected)))
-        else:
-            found.append(difference(exercise, probe, yours, expected))
-    return [*filter(None, found), *raised]
-
-
-def named(exercise: Exercise, view: View, layout: str) -> list[Mistake]:
-    """The mistakes that were measured until the function raised, or returned what could not be measured."""
-    found: dict[Mistake, None] = {}
-    with suppress(Raised, AttributeError, IndexError, RuntimeError, TypeError, ValueError):
-        for mistake in exercise.mistakes(view, layout):
-            found[mistake] = None
-    return list(found)
+def form_and_layout(call: Caller, known: str) -> tuple[str, str]:
+    """The form in which this rotation takes the table, that of the reader's table if there is one, and its layout."""
+    forms = {"": [COMPLEX, "tuple", HALVES], BATCH_FORM: [BATCH_FORM, HEADS_FIRST]}.get(known, [known])
+    found = {form: measured(rope.ROTATE, view_of(ROTATE, call, Solution(form=form)))[0] for form in forms}
+    form = max(forms, key=lambda each: len(found[each]))  # of those that raise no exception
+    return form, rope.layout_of(found[form][0][1]) if found[form] else NEIGHBOURS
 
 
 # The reader's functions with our arguments.
 
 
-def views_of(name: str, call: Caller, conventions: Conventions) -> dict[str, View]:
-    """The function for each form in which it may take the table, the reader's own first."""
+def arguments_of(name: str, function: Callable[..., Any]) -> tuple[str, ...]:
+    count = count_of_required(function)
+    if name == "KVCache" and count < 3:
+        return OF_NETWORK
+    return ROTATED if name == "attention" and count < 5 else EXERCISES[name].arguments
+
+
+def view_of(name: str, call: Caller, solution: Solution) -> View:
+    if name == TABLE:
+        return lambda *given: read_table(call(*given), given[0] // 2)[1]
     if name == "KVCache":
-        return {"": lambda: new_cache(call)}
-    if name == "reshape_for_broadcast":
-        return {COMPLEX: call} | {form: reshape_view(call, form) for form in ("one", "tuple")}
+        return lambda: Caller(
+            kv_cache.update_of(cache_of(call, kv_cache.ARGS, kv_cache.B)), ("start_pos", "xk", "xv"), call.path
+        )
+    if name not in (ROTATE, "attention"):
+        return call
+    form, layout = solution.form or COMPLEX, solution.layout
+
     if call.names == ROTATED:
-        return {"": lambda *given: with_rotation(call, conventions.layouts[0], *given)}
-    if "freqs_cis" not in call.names:
-        return {"": call}
-    own = {"": [], "batch": ["batch", "heads first"]}.get(conventions.table, [conventions.table])
-    forms = dict.fromkeys([*own, *FORMS])
-    return {form: view_of(call, form) for form in forms}
-
-
-def view_of(call: Caller, form: str) -> View:
-    place = call.names.index("freqs_cis")
+        return attention.of_rotated(call, layout)
 
     def view(*given: Any) -> Any:
-        table = given[place]
-        written = FORMS[form](table.real.float(), table.imag.float())
-        if place < 2 or not call.unpacks:
-            return call(*given[:place], written, *given[place + 1 :])
-        # In transformers, cosines and sines have the dtype of the vectors, which may be (B, H, T, D).
-        axes = (1, 2) if form == "heads first" else (1, 1)
-        rotated = call(*(x.float().transpose(*axes) for x in given[:2]), written)
-        return tuple(y.transpose(*axes).type_as(x) for x, y in zip(given, rotated))
+        written = [FORMS[form](x.real.float(), x.imag.float()) if x.is_complex() else x for x in given]
+        if name == ROTATE and form == HEADS_FIRST:
+            # In transformers, cosines and sines have the dtype of the vectors.
+            rotated = call(*(x.float().transpose(1, 2) for x in given[:2]), written[2])
+            return tuple(y.transpose(1, 2).type_as(x) for x, y in zip(given, rotated))
+        return call(*written)
 
     return view
 
 
-def reshape_view(call: Caller, form: str) -> View:
-    """For one of cosines and sines at a time, or for both."""
-
-    def view(freqs_cis: Tensor, x: Tensor) -> Tensor:
-        parts = freqs_cis.real.contiguous(), freqs_cis.imag.contiguous()
-        return torch.complex(*([call(part, x.real) for part in parts] if form == "one" else call(parts, x.real)))
-
-    return view
-
-
-def with_rotation(call: Caller, layout: str, *given: Tensor) -> Any:
-    """Attention (B, T, H, D) by one of rotated queries and keys (B, H, T, D)."""
-    xq, xk, xv, freqs_cis, mask = given
-    turned = *rotation.right(layout)(xq, xk, freqs_cis), xv
-    return call(*(x.transpose(1, 2) for x in turned), mask).transpose(1, 2)
-
-
-def new_cache(call: Caller) -> Callable[..., Any]:
-    """The method ``update`` of a new cache of the reader."""
-    B, K, S, D = kv_cache.SIZE
-    cache, caches = caches_of(call, ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S), B)
-    update = Caller(caches[0].update, ("start_pos", "xk", "xv"), call.path)
-
-    def checked(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
-        cache.make_room(start_pos, xk.shape[2])  # as the loop does that uses such a cache
-        return update(start_pos, xk, xv)
-
-    return checked if hasattr(cache, "make_room") else update
-
-
-def caches_of(call: Caller, args: ModelArgs, batch_size: int) -> tuple[Any, list[Any]]:
-    """The reader's cache for a network, if there is one, and its caches of the layers."""
+def cache_of(call: Caller, args: ModelArgs, batch_size: int) -> Any:
+    """The reader's cache for a network, with its ``layers``."""
     if call.names == OF_NETWORK:
         cache = call(args, batch_size)
-        return cache, cache.layers if hasattr(cache, "layers") else [cache]
+        return cache if hasattr(cache, "layers") else SimpleNamespace(layers=[cache])
     sizes = (batch_size, args.n_kv_heads, args.max_seq_len, args.head_dim)
-    return None, [call(*sizes) for _ in range(args.n_layers)]
+    return SimpleNamespace(layers=[call(*sizes) for _ in range(args.n_layers)])
 
 
-# Right functions in the reader's form and layout, which the reader's functions may call.
-
-
-def counterparts(conventions: Conventions) -> dict[str, Callable[..., Any]]:
-    def reshape_for_broadcast(freqs_cis: Any, x: Tensor) -> Any:
-        is_pair = isinstance(freqs_cis, tuple)
-        return tuple(part[None, :, None] for part in freqs_cis) if is_pair else freqs_cis[None, :, None]
+def counterparts(solution: Solution) -> dict[str, View]:
+    """Right functions in the reader's form and layout, which the reader's functions may call."""
 
     def apply_rotary_emb(xq: Tensor, xk: Tensor, *parts: Any, **named_parts: Any) -> Any:
         """Rotate by the table, which is one argument or two, passed by position or by name."""
         parts = (*parts, *named_parts.values())
         freqs_cis = read_table(parts[0] if len(parts) == 1 else parts, xq.shape[-1] // 2)[1]
-        return rotation.right(conventions.layouts[0])(xq, xk, freqs_cis)
+        return rope.right(solution.layout)(xq, xk, freqs_cis)
 
-    return {"reshape_for_broadcast": reshape_for_broadcast, "apply_rotary_emb": apply_rotary_emb}
+    return {RESHAPE: lambda freqs_cis, x: freqs_cis[None, :, None], ROTATE: apply_rotary_emb}

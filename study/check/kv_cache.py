@@ -1,31 +1,74 @@
-"""KVCache: its probes, and its usual mistakes by what each slot holds after two calls."""
+"""causal_mask and KVCache: their probes, and usual mistakes by what a token sees and what each slot holds."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ..topic import Both
-from .compare import Exercise, Mistake, Probe, first, of_parts, same, words
-from .reader import Raised
-from .tensors import near, plain, random
+from model.cache import KVCache
+from model.config import ModelArgs
 
-B, K, S, D = SIZE = (2, 3, 12, 4)
-Make = Callable[[], Callable[..., Any]]  # returns the method update of a new cache
+from .compare import Exercise, Mistake, View, dtypes, first, near, of_parts, plain, random, refusal
 
 
-def right() -> Callable[..., Any]:
-    slots = torch.zeros(2, *SIZE)
+def right_mask(start_pos: int, T: int) -> Tensor:
+    return torch.ones(T, start_pos + T, dtype=torch.bool).tril(start_pos)
 
-    def update(start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
-        end = start_pos + xk.shape[2]
-        if end > S:
-            raise ValueError
-        slots[:, :, :, start_pos:end] = torch.stack((xk, xv)).detach()
-        return slots[0, :, :, :end].clone(), slots[1, :, :, :end].clone()
+
+def mask_probes(function: View) -> Iterator[tuple[str, Any]]:
+    for start, T in ((1, 2), (0, 4), (3, 5), (2, 1), (0, 1)):
+        yield f"start_pos {start}, T {T}", function(start, T)
+
+
+# fmt: off
+def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
+    start, T, S = 3, 5, 8
+    mask = plain(function(start, T))
+    if mask.dtype != torch.bool:
+        yield Mistake("the mask is not boolean: True is visible", "mask 不是布尔型：能看到的地方为 True")
+        mask = mask == 0 if mask.min() < 0 else mask > 0
+    if mask.shape != (T, S):
+        yield Mistake("the shape: (T, start_pos + T)", "形状：(T, start_pos + T)")
+        return
+    keys, tokens = torch.arange(S), torch.arange(T)[:, None]
+    last, right, cached = start + tokens, right_mask(start, T), keys < start
+
+    def among(*masks: Tensor) -> bool:
+        return any(torch.equal(mask, each) for each in masks)
+
+    yield from first(
+        (among(right), "", ""),
+        (among(~right, ~right | cached), "True and False exchanged: True is visible", "True 与 False 颠倒了"),
+        (among(keys < last, keys <= last + 1),
+         "off by one position: token t sees 0 .. start_pos + t", "差了一个位置：token t 看 0 … start_pos + t"),
+        (among(*(keys <= tokens + n for n in (-start, -1, 0, 1))),
+         "the mask is aligned to the wrong corner: .tril(start_pos)", "mask 对错了角：.tril(start_pos)"),
+        (among(keys >= last, (keys >= last) | cached), "the mask is transposed: row t is token t", "mask 转置了"),
+        ((mask <= right).all(), "earlier keys are hidden: token t sees all from 0", "前面的 key 被遮住了：从 0 看起"),
+        ((mask >= right).all(), "later keys are visible: none after start_pos + t", "看得到 start_pos + t 之后的 key"),
+    )
+# fmt: on
+
+
+B, K, S, D = 2, 3, 12, 4
+ARGS = ModelArgs(dim=K * D, n_layers=1, n_heads=K, vocab_size=8, max_seq_len=S)
+
+
+def update_of(cache: Any) -> View:
+    """The method ``update`` of the first layer; ``make_room``, if there is one, is called as the decode loop does."""
+
+    def update(start_pos: int, xk: Tensor, xv: Tensor) -> Any:
+        if hasattr(cache, "make_room"):
+            cache.make_room(start_pos, xk.shape[2])
+        return cache.layers[0].update(start_pos, xk, xv)
 
     return update
+
+
+def right() -> View:
+    return update_of(KVCache(ARGS, B))
 
 
 def chunk(T: int, seed: int = 1) -> tuple[Tensor, Tensor]:
@@ -33,76 +76,49 @@ def chunk(T: int, seed: int = 1) -> tuple[Tensor, Tensor]:
     return random(B, K, T, D, seed=seed), random(B, K, T, D, seed=seed + 100)
 
 
-def calls(make: Make, *starts: tuple[int, int]) -> list[Any]:
-    """What each call returns, of (start_pos, T)."""
+def calls(make: View, *starts: tuple[int, int]) -> list[Any]:
+    """What each call of a new cache returns, of (start_pos, T); copies, because later calls may overwrite it."""
     update = make()
-    return [update(start, *chunk(T, number)) for number, (start, T) in enumerate(starts)]
+    return [plain(update(start, *chunk(T, number))) for number, (start, T) in enumerate(starts)]
 
 
-def call_probe(*starts: tuple[int, int]) -> Probe:
-    text = "; ".join(f"start_pos {start}, T {T}" for start, T in starts)
-    return Probe(same(text), lambda make: calls(make, *starts)[-1])
+STARTS = (0, 5), (5, 2), (2, 1)
 
 
-def refusal(make: Make, start: int, T: int) -> str:
-    """The exception for T tokens after the first ones."""
-    try:
-        calls(make, *([(0, start)] if start else []), (start, T))
-    except (Raised, ValueError) as error:
-        return type(error.__cause__ or error).__name__
-    return "no exception"
-
-
-def after_overwriting(make: Make) -> Any:
-    """What a cache returns of a chunk with a gradient, which is not copied, after the caller has overwritten it."""
-    update, new = make(), [x.requires_grad_() for x in chunk(3)]
-    update(0, *new)
-    with torch.no_grad():
-        for x in new:
-            x.zero_()
-    return update(3, *chunk(2, 2))
-
-
-def first_of_two(make: Make) -> Any:
+def probes(make: View) -> Iterator[tuple[str, Any]]:
+    for starts in (STARTS[:1], STARTS[:2], STARTS, ((0, 5), (5, 7)), ((0, 5), (0, 2))):
+        yield "; ".join(f"start_pos {start}, T {T}" for start, T in starts), calls(make, *starts)[-1]
     one, other = make(), make()
-    one(0, *chunk(3, 1))
+    one(0, *chunk(3))
     other(0, *chunk(3, 2))
-    return one(3, *chunk(1, 3))
+    yield "the first of two caches", one(3, *chunk(1, 3))
+    yield f"start_pos + T = 14, 13, 13; max_seq_len {S}", refusals(make)
+    yield "dtype", dtypes(make()(0, *chunk(2)))
+    yield "stored numbers have a gradient", stores_graph(make)
 
 
-STARTS, FULL = ((0, 5), (5, 2), (2, 1)), ((9, 5), (0, 13), (11, 2))
-LIMITS = Probe(
-    same(f"start_pos + T = 14, 13, 13; max_seq_len {S}"),
-    lambda make: words(refusal(make, *each) for each in FULL),
-)
-DTYPE = Probe(same("dtype"), lambda make: words(x.dtype for x in make()(0, *chunk(2))))
-GRADIENT = Probe(
-    Both("stored keys and values have a gradient", "存下的 key 和 value 有没有梯度"),
-    lambda make: words(x.requires_grad for x in after_overwriting(make)),
-)
-OVERWRITTEN = Probe(Both("after the caller has overwritten xk and xv", "调用者改写 xk 和 xv 之后"), after_overwriting)
-SHARED = Probe(Both("the first of two caches", "两个缓存中的第一个"), first_of_two)
-CALLS = (STARTS[:1], STARTS[:2], STARTS, ((0, 5), (5, 7)), ((0, 5), (0, 2)))
-PROBES = (*(call_probe(*starts) for starts in CALLS), SHARED, DTYPE, GRADIENT, OVERWRITTEN, LIMITS)
+def refusals(make: View) -> str:
+    full = ((0, 9), (9, 5)), ((0, 13),), ((0, 11), (11, 2))
+    return ", ".join(refusal(partial(calls, make, *starts)) for starts in full)
+
+
+def stores_graph(make: View) -> str:
+    """Whether what is returned later of a chunk with a gradient still has one."""
+    update = make()
+    update(0, *(x.requires_grad_() for x in chunk(3)))
+    return str(any(x.requires_grad for x in update(3, *chunk(2))))
 
 
 # fmt: off
-def mistakes(make: Make, _: str) -> Iterator[Mistake]:
-    returned = plain(calls(make, *STARTS))
-
-    def differs(probe: Probe) -> bool:
-        yours, ours = probe.of(make), probe.of(right)
-        return not near(yours[0], ours[0]) if isinstance(ours, tuple) else yours != ours
-
-    yield from first((differs(LIMITS), "the end of the cache is not checked: ValueError", "没有检查放不放得下"))
-    yield from first((differs(DTYPE), "the dtype changes: .type_as(xk)", "dtype 变了：.type_as(xk)"))
-    yield from first((differs(GRADIENT), "the cache is not detached: it keeps every graph", "缓存没有 detach"))
+def mistakes(make: View, _: str) -> Iterator[Mistake]:
+    is_refused, is_cast = refusals(make) == refusals(right), dtypes(make()(0, *chunk(2))) != "float32 and float32"
+    yield from first((not is_refused, "the end of the cache is not checked: ValueError", "没有检查放不放得下"))
+    yield from first((is_cast, "the dtype changes: .type_as(xk)", "dtype 变了：.type_as(xk)"))
+    yield from first((stores_graph(make) != "False", "the cache is not detached: it keeps graphs", "缓存没有 detach"))
+    returned = calls(make, *STARTS)
     tokens = [torch.cat(parts, 2).double() for parts in zip(*(chunk(T, n) for n, (_, T) in enumerate(STARTS)))]
     parts = [slot_mistakes([each[n] for each in returned], tokens[n], tokens[1 - n]) for n in (0, 1)]
-    yield from of_parts(("keys", "values"), parts) or first(
-        (differs(SHARED), "all caches share their slots: make them in __init__", "各层共用了槽位：应在 __init__ 里建"),
-        (differs(OVERWRITTEN), "the cache keeps the caller's tensors: copy them", "留下了调用者的张量：应复制"),
-    )
+    yield from of_parts(("keys", "values"), parts)
 
 
 def sources(x: Tensor, tokens: Tensor) -> list[int | None]:
@@ -122,20 +138,19 @@ def slot_mistakes(returned: list[Tensor], tokens: Tensor, others: Tensor) -> lis
         (held[1:] == [*range(6)] or held[:6] == [*range(1, 7)], "off by one slot: token t goes to start_pos + t",
          "差了一个槽位：第 t 个 token 写到 start_pos + t"),
         (held == [None] * 5 + [5, 6], "earlier tokens are lost", "之前的 token 丢了"),
-        (near(x[0, :, :7], tokens[0, :, :7]) or near(x[:, 0, :7], tokens[:, 0, :7]),
-         "only one row of the batch or head is cached", "只存了 batch 的一行或一个 head"),
-        ({*held} - {None}, "other slots: position p is in slot p", "槽位不对：位置 p 在槽位 p"),
-        (True, "other numbers than xk and xv are stored", "存的数不是 xk 和 xv"),
+        (True, "the slots hold other numbers: position p is in slot p", "槽位里的数不对：位置 p 在槽位 p"),
     ) + first(
-        (length == S or length == later == 7,
-         "stale slots are returned: only [:, :, : start_pos + T]", "返回了没用的槽位：只应 [:, :, : start_pos + T]"),
         (length == 2, "only the new tokens come back", "只返回了新 token"),
-        (length in (6, 8), "off by one slot: [:, :, : start_pos + T]", "差了一个槽位：[:, :, : start_pos + T]"),
-        (later == 8, "start_pos is not used", "没有用 start_pos"),
+        (later == 8, "start_pos is not used: a new text may start at 0", "没有用 start_pos：新的文本可以从 0 开始"),
+        (length != 7 or later == 7, "other slots are returned: [:, :, : start_pos + T]",
+         "返回的槽位多了或少了：[:, :, : start_pos + T]"),
     )
 # fmt: on
 
 
-SIZES = ("batch_size", "n_kv_heads", "max_seq_len", "head_dim")
 AXES = ("batch", "head", "slot", "channel")
-EXERCISE = Exercise(8, SIZES, lambda _: right, PROBES, AXES, ("keys", "values"), mistakes)
+MASK = Exercise(8, ("start_pos", "T"), lambda _: right_mask, mask_probes, ("token", "key"), (), mask_mistakes)
+EXERCISE = Exercise(
+    8, ("batch_size", "n_kv_heads", "max_seq_len", "head_dim"), lambda _: right, probes, AXES, ("keys", "values"),
+    mistakes,
+)  # fmt: skip

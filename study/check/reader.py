@@ -31,19 +31,18 @@ class Reader:
         self.problems: dict[Path, str] = {}  # the exception of each file that raises one
         for path in files:
             self.load(path)
-        torch.set_default_device(None)  # our tensors are on the CPU
-        torch.set_default_dtype(torch.float32)
 
     def load(self, path: Path) -> types.ModuleType:
         if path in self.modules:
             return self.modules[path]
+        source = path.read_bytes()  # an OSError names the file
         name = f"{PACKAGE}.{path.stem}"
         module = self.modules[path] = sys.modules[name] = types.ModuleType(name)
         module.__file__ = str(path)
         sys.modules.setdefault(PACKAGE, types.ModuleType(PACKAGE)).__path__ = [str(path.parent)]
         vars(module)["__builtins__"] = vars(builtins) | {"__import__": self._importer(path.parent)}
         try:
-            exec(compile(path.read_bytes(), str(path), "exec", dont_inherit=True), vars(module))
+            exec(compile(source, str(path), "exec", dont_inherit=True), vars(module))
         except (Exception, SystemExit) as error:
             self.problems[path] = describe(error, path)
         return module
@@ -82,23 +81,20 @@ class Caller:
     def __init__(self, function: Callable[..., Any], names: Sequence[str], path: Path) -> None:
         self.function, self.names, self.path = function, names, path
         self.unpacks = count_of_required(function) > len(names)
-        self.overwritten = ""  # the name of the first argument that a call has changed
+        self.overwritten = ""  # the name of the last argument that a call has changed
 
     def __call__(self, *given: Any) -> Any:
         """Raises Raised, or Unwritten if there is no code yet."""
-        copies = copied(given)
-        arguments = copies
-        if self.unpacks:
-            arguments = tuple(part for x in copies for part in (x if isinstance(x, tuple) else (x,)))
+        copies = [x.clone() if isinstance(x, Tensor) else x for x in given]
         try:
-            value = copied(self.function(*arguments))  # a copy, because later calls may overwrite it
+            value = self.function(*(part for x in copies for part in (x if self.unpacks and type(x) is tuple else [x])))
         except (Exception, SystemExit) as error:
             if isinstance(error, NotImplementedError) and not str(error):  # torch's have a message
                 raise Unwritten from error
             raise Raised(describe(error, self.path, zip(self.names, given))) from error
         for name, x, y in zip(self.names, given, copies):
-            if not all(map(torch.equal, tensors_of(x), tensors_of(y))):
-                self.overwritten = self.overwritten or name
+            if isinstance(x, Tensor) and not torch.equal(x, y):
+                self.overwritten = name
         return value
 
 
@@ -109,23 +105,13 @@ def count_of_required(function: Callable[..., Any]) -> int:
 
 
 def describe(error: BaseException, path: Path, given: Iterable[tuple[str, Any]] = ()) -> str:
-    """File, line, type and message on one line, with the shapes of the arguments and of the local tensors there."""
-    frames = [each for each in traceback.walk_tb(error.__traceback__) if each[0].f_code.co_filename == str(path)]
-    line = frames[-1][1] if frames else getattr(error, "lineno", None)  # a SyntaxError has no frame in the file
+    """File, line, type and message on one line, with numbers and the shapes of tensors among the arguments."""
+    lines = [line for frame, line in traceback.walk_tb(error.__traceback__) if frame.f_code.co_filename == str(path)]
+    line = lines[-1] if lines else getattr(error, "lineno", None)  # a SyntaxError has no frame in the file
     message = " ".join(str(getattr(error, "msg", error)).split())[:300]
     text = f"{path}{f' line {line}' if line else ''}: {type(error).__name__}{f': {message}' if message else ''}"
-    called_with = named_shapes(given)
-    if called_with:
-        text += f"; called with {called_with}"
-        there = named_shapes(frames[-1][0].f_locals.items()) if frames else ""
-        text += f"; there {there}" if there not in ("", called_with) else ""
-    return text
-
-
-def named_shapes(variables: Iterable[tuple[str, Any]]) -> str:
-    """``xq (1, 2, 1, 2), T 2``: tensors by their shapes, and numbers; other values are left out."""
-    shown = [(name, kind(value)) for name, value in variables if isinstance(value, int | float) or tensors_of(value)]
-    return ", ".join(f"{name} {shape}" for name, shape in shown)
+    shown = [f"{name} {kind(value)}" for name, value in given if isinstance(value, int | Tensor | tuple)]
+    return f"{text}; called with {', '.join(shown)}" if shown else text
 
 
 def kind(value: Any) -> str:
@@ -135,17 +121,3 @@ def kind(value: Any) -> str:
     if isinstance(value, tuple | list) and value:
         return " and ".join(map(kind, value)) if len(value) < 4 else f"{type(value).__name__} of {len(value)}"
     return str(value) if isinstance(value, int | float | str) else type(value).__name__
-
-
-def tensors_of(value: Any) -> list[Tensor]:
-    """A tensor, or the tensors of a tuple or list."""
-    if isinstance(value, tuple | list):
-        return [tensor for item in value for tensor in tensors_of(item)]
-    return [value] if torch.is_tensor(value) else []
-
-
-def copied(value: Any) -> Any:
-    """A copy of a tensor, or of those of a tuple or list. One with a gradient is not copied."""
-    if isinstance(value, tuple | list):
-        return type(value)(map(copied, value)) if type(value) in (tuple, list) else value
-    return value.clone() if isinstance(value, Tensor) and not value.requires_grad else value

@@ -20,7 +20,7 @@ def precompute_freqs_cis(dim: int, end: int, theta: float = 10000.0) -> Tensor:
 def reshape_for_broadcast(freqs_cis: Tensor, x: Tensor) -> Tensor:
     """Reshape the table (T, D/2) to broadcast with x (B, T, H, D/2): (1, T, 1, D/2). ValueError for other shapes.
 
-    With a table of cosines and sines, reshape one of them at a time, or leave this function as it is.
+    With a table of cosines and sines, reshape one of them at a time.
     """
     raise NotImplementedError
 

@@ -11,10 +11,9 @@ def precompute_freqs_cis(dim, end, theta=10000.0):
 
 
 def reshape_for_broadcast(freqs_cis, x):
-    cos, sin = freqs_cis
-    if cos.shape != (x.shape[1], x.shape[3]):
-        raise ValueError(f"a table of {cos.shape} for x of {x.shape}")
-    return cos[None, :, None, :], sin[None, :, None, :]
+    if freqs_cis.shape != (x.shape[1], x.shape[3]):
+        raise ValueError(f"a table of {freqs_cis.shape} for x of {x.shape}")
+    return freqs_cis[None, :, None, :]
 
 
 def rotate_half(x):
@@ -23,7 +22,7 @@ def rotate_half(x):
 
 
 def apply_rotary_emb(xq, xk, freqs_cis):
-    cos, sin = reshape_for_broadcast(freqs_cis, xq)
+    cos, sin = (reshape_for_broadcast(part, xq) for part in freqs_cis)
     q, k = xq * cos + rotate_half(xq) * sin, xk * cos + rotate_half(xk) * sin
     return q.type_as(xq), k.type_as(xk)
 

@@ -76,4 +76,4 @@ def attention(xq, xk, xv, freqs_cis, mask):
     scores = torch.einsum("btkgd,bskd->bkgts", q, xk) / D**0.5
     scores = scores + torch.zeros(T, T).masked_fill(~mask, -torch.inf)
     out = torch.einsum("bkgts,bskd->btkgd", torch.softmax(scores, dim=-1), xv)
-    return out.reshape(B, T, H * D)
+    return out.reshape(B, T, H, D)

@@ -15,7 +15,6 @@ from study import extrapolate
 from study.attention_maps import attention_weights
 from study.check import judge_all
 from study.check.in_model import with_functions
-from study.check.judge import Conventions
 from study.check.reader import Reader
 from study.extrapolate import full, windowed
 from study.positions.rope_forms import block_diagonal
@@ -182,7 +181,7 @@ def test_a_context_that_is_too_long_for_the_memory_is_refused(trained, monkeypat
 def test_a_model_with_right_functions_has_its_loss_and_writes_its_text(run_directory, style):
     file = Path(__file__).parents[1] / f"solutions/{style}.py"
     rows = run("check", file=file, run=run_directory, prompt="a rope").tables[1].rows
-    assert [row[0] for row in rows[2:]] == ["with your attention, no cache"]
+    assert [row[0] for row in rows] == ["the model", "with your functions"]
     assert {(row[1], row[3]) for row in rows} == {(rows[0][1], rows[0][3])}
 
 
@@ -191,9 +190,9 @@ def test_wrong_functions_are_used_in_a_model_too(run_directory):
     file = run_directory / "mine.py"
     file.write_text(right.replace("torch.outer(t, freqs))", "-30 * torch.outer(t, freqs))"), encoding="utf-8")
     network, _ = open_model(run_directory)
-    conventions = Conventions()
-    assert judge_all(Reader([file]), conventions)["precompute_freqs_cis"].outcome == "wrong"
-    changed = with_functions(network, conventions)
+    solution = judge_all(Reader([file]))
+    assert solution.verdicts["precompute_freqs_cis"].outcome == "wrong"
+    changed = with_functions(network, solution)
     tokens = torch.arange(9)[None]
     assert not torch.allclose(changed(tokens), network(tokens), atol=1e-4)
     assert torch.allclose(changed(tokens)[:, 0], network(tokens)[:, 0], atol=1e-4)  # position 0 is not rotated
@@ -217,5 +216,5 @@ def test_a_cache_that_returns_other_slots_runs_in_a_model(run_directory, tmp_pat
     file.write_text(right.replace("[:, :, :end], self.values[:, :, :end]", f"{returned}, self.values{returned}"))
     verdicts, table = run("check", file=file, run=run_directory).tables
     assert "KVCache: wrong" in str(verdicts)
-    assert [row[0] for row in table.rows[1:]] == ["with your functions", "with your attention, no cache"]
+    assert [row[0] for row in table.rows[1:]] == ["with your functions"]
     assert table.rows[1][3] != table.rows[0][3]
