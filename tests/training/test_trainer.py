@@ -308,5 +308,5 @@ def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, 
         losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in metrics(tmp_path)])
     np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5 if backend == "eager" else 1e-4)
     assert not counters["graph_break"]
-    assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
+    assert counters["stats"]["unique_graphs"] == 1, "validation is not compiled"
     compiler.reset()
