@@ -47,10 +47,7 @@ WRONG = [
     ("train.py text.txt --epochs 3", "unknown argument '--epochs': did you mean '--max_steps'?"),
     ("train.py text.txt --data=--", "--data=--: a value cannot be --"),
     ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
-    (
-        "train.py text.txt --micro_batch_size -3 --dropout 2",
-        "micro_batch_size is -3: give a whole number of at least 1;",
-    ),
+    ("train.py text.txt --dropout 2 --warmup 1", "dropout is 2.0: give a number from 0 to 0.95; warmup is 1.0: give a"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
     ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
     ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
