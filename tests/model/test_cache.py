@@ -70,6 +70,9 @@ def test_sizes_that_do_not_fit_are_refused(small_model):
     for name, value in (("max_seq_len", 0), ("max_seq_len", -1), ("max_seq_len", 25), ("batch_size", 0)):
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             KVCache(model.args, **{name: value})
+    assert KVCache(model.args).make_room(20, 4) == 20
+    with pytest.raises(ValueError, match="start_pos 20 with T = 5 new tokens: the cache has 24 slots"):
+        KVCache(model.args).make_room(20, 5)
     for rows in (1, 3):  # one row would broadcast over both
         with pytest.raises(ValueError, match=f"batch of 2, but tokens have {rows} rows"):
             model(torch.zeros(rows, 4, dtype=torch.long), cache=KVCache(model.args, batch_size=2))

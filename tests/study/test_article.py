@@ -49,25 +49,17 @@ def test_every_link_leads_to_a_page_and_an_anchor_and_every_page_is_complete(sit
 
 
 def test_a_page_can_be_sent_to_somebody(site):
-    """It names the project, and leads to the code, the other language, its sections and the next page."""
+    """It has a title and a picture, and leads to the code, the other language and its sections."""
     for source, name in PAGES.items():
         text = (site / f"{name}.html").read_text(encoding="utf-8")
         title = (DOCS / source).read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
         assert f"<title>{title} · Ropewalk</title>" in text
-        assert f'"og:title" content="{title}"' in text
-        assert re.search(r'name="description" content="[^"]{20,}"', text)
         assert f'"og:image" content="https://example.org/walk/{PREVIEW}"' in text
-        header, footer = (re.search(rf"<{part}>(.*?)</{part}>", text, re.DOTALL)[1] for part in ("header", "footer"))
-        other = name.removesuffix(".zh") if name.endswith(".zh") else f"{name}.zh"
-        other = {"index.zh": "zh", "zh.zh": "index", "zh": "index"}.get(other, other)
+        header = re.search(r"<header>(.*?)</header>", text, re.DOTALL)[1]
+        other = {"index": "zh", "zh": "index"}.get(name) or name.removesuffix(".zh") + ".zh" * (".zh" not in name)
         assert {f'href="{REPOSITORY}"', f'href="{other}.html"'} <= set(re.findall(r'href="[^"]*"', header))
         assert header.count("<li>") == text.count("<h2 ") > 1
-        assert re.search(r'href="[\w.]+\.html', footer)
-        assert ('<figure data-figure="problem">' in text) == source.startswith("rope.")
     assert (site / PREVIEW).read_bytes() == (DOCS / "images" / PREVIEW).read_bytes()
-    assert '"og:image" content="https://example.org/walk/preview.png"' in (site / "page.html").read_text(
-        encoding="utf-8"
-    )
 
 
 @pytest.mark.parametrize("source", PAGES)

@@ -14,7 +14,6 @@ import pytest
 import torch
 from script_helpers import run_in_process
 
-from study import rotation_examples
 from study.__main__ import main
 from study.topics import function_of, run
 from study.trace import PAIR, POSITION, attention_call
@@ -65,15 +64,6 @@ def test_a_users_mistake_ends_in_one_line(study, words, message):
     assert message in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (REPO / "x.nonsense").exists()
-
-
-def test_running_out_of_memory_ends_in_one_line(study, monkeypatch):
-    def greedy():
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 9 bytes")
-
-    monkeypatch.setattr(rotation_examples, "rotate", greedy)
-    done = study("rotate")
-    assert done.stderr == "study: error: this machine has too little free memory: give rotate a smaller model\n"
 
 
 def test_the_overview_lists_every_topic_without_importing_pytorch(study):

@@ -83,52 +83,12 @@ def chat_of(tokenizer_directory, tmp_path):
     return build
 
 
-@pytest.mark.parametrize(("style", "ends"), [("llama2", [5]), ("llama3", [5]), ("qwen2.5", [5]), ("qwen3", [3, 5])])
-def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style, ends):
-    """Except that transformers takes the name of a control token in a message for that token, unless it has a space.
-
-    A template that drops the thinking of earlier answers gives one example for each answer.
-    """
-    chat, directory = chat_of(STYLES[style])
-    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    thinking = "<think>Hm.</think>" if style == "qwen3" else ""
-    talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALK]
-    for answer in (talk[2], talk[4]):
-        answer["content"] = thinking + answer["content"]
-    for end, example in zip(ends, examples(chat, talk, 1000), strict=True):
-        expected = reference.apply_chat_template(talk[:end], return_assistant_tokens_mask=True, return_dict=True)
-        length = len(example.tokens)  # without what the template writes after the last answer
-        assert example.tokens == expected["input_ids"][:length]
-        assert not any(expected["assistant_masks"][length:])
-        marked = [bool(mark) for mark in expected["assistant_masks"][:length]]
-        if style == "qwen3":  # only the last answer counts
-            answer = length - marked[::-1].index(False)
-            marked = [False] * answer + marked[answer:]
-        assert counted(example) == marked
-        assert example.answers == 2 / len(ends)
-        contents = talk[end - 1]["content"] if style == "qwen3" else talk[2]["content"] + talk[4]["content"]
-        assert example.text(chat.tokenizer).split() == contents.split()
-
-
-def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
-    chat, _ = chat_of(STYLES["llama3"])
-    (whole,), (first,) = examples(chat, TALK, 1000), examples(chat, TALK[:3], 1000)
-    assert examples(chat, TALK, len(whole.tokens)) == [whole]
-    assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
-    assert examples(chat, TALK, len(first.tokens) - 1) == []
-
-
-def counted(example):
-    """Whether the loss counts each token, which must be its own target then."""
-    assert all(target in (token, UNCOUNTED) for token, target in zip(example.tokens, example.targets))
-    return [target != UNCOUNTED for target in example.targets]
-
-
 def assistant(content):
     return {"role": "assistant", "content": content}
 
 
 TALKS = {
+    "a system message and the name of a control token": TALK,
     "a greeting": [assistant("Welcome."), user_message("Hi"), assistant("Ahoy!")],
     "two answers in a row": [user_message("Hi"), assistant("Ahoy!"), assistant("And welcome.")],
     "an empty answer": [user_message("Hi"), assistant(""), user_message("Hm?"), assistant("Yes?")],
@@ -144,18 +104,44 @@ TALKS = {
 }
 
 
-@pytest.mark.parametrize("style", ["llama2", "llama3", "qwen2.5"])
+@pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("name", TALKS)
-def test_an_answer_is_found_where_it_is(chat_of, transformers, style, name):
-    """As transformers marks it, whatever the template writes before it. A header is never counted."""
+def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transformers, style, name):
+    """Whatever the template writes before an answer. A header is never counted.
+
+    Except that transformers takes the name of a control token in a message for that token, unless it has a space.
+    Qwen3's template drops the thinking of earlier answers, which gives one example for each answer.
+    """
     chat, directory = chat_of(STYLES[style])
     reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
-    (example,) = examples(chat, TALKS[name], 1000)
-    expected = reference.apply_chat_template(TALKS[name], return_assistant_tokens_mask=True, return_dict=True)
-    length = len(example.tokens)
-    assert example.tokens == expected["input_ids"][:length]
-    assert counted(example) == [bool(mark) for mark in expected["assistant_masks"][:length]]
-    assert not any(expected["assistant_masks"][length:])
+    thinking = "<think>Hm.</think>" if style == "qwen3" else ""
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALKS[name]]
+    answers = [end for end, message in enumerate(talk, 1) if message["role"] == "assistant"]
+    for end in answers:
+        talk[end - 1]["content"] = thinking + talk[end - 1]["content"]
+    ends = answers if style == "qwen3" else answers[-1:]
+    for end, example in zip(ends, examples(chat, talk, 1000), strict=True):
+        expected = reference.apply_chat_template(talk[:end], return_assistant_tokens_mask=True, return_dict=True)
+        length = len(example.tokens)  # without what the template writes after the last answer
+        assert example.tokens == expected["input_ids"][:length]
+        assert not any(expected["assistant_masks"][length:])
+        marked = [bool(mark) for mark in expected["assistant_masks"][:length]]
+        if style == "qwen3":  # only the last answer counts
+            answer = length - marked[::-1].index(False)
+            marked = [False] * answer + marked[answer:]
+        # A token that counts is its own target.
+        assert example.targets == [token if mark else UNCOUNTED for token, mark in zip(example.tokens, marked)]
+        assert example.answers == len(answers) / len(ends)
+        contents = "".join(talk[place - 1]["content"] for place in answers if style != "qwen3" or place == end)
+        assert example.text(chat.tokenizer).split() == contents.split()
+
+
+def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):
+    chat, _ = chat_of(STYLES["llama3"])
+    (whole,), (first,) = examples(chat, TALK, 1000), examples(chat, TALK[:3], 1000)
+    assert examples(chat, TALK, len(whole.tokens)) == [whole]
+    assert examples(chat, TALK, len(whole.tokens) - 1) == examples(chat, TALK, len(first.tokens)) == [first]
+    assert examples(chat, TALK, len(first.tokens) - 1) == []
 
 
 QUESTIONS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten"]

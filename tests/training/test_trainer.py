@@ -75,7 +75,7 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
 def test_training_in_float16_learns_as_in_float32(optimizer):
     losses = []
     for dtype in ("float32", "float16"):
-        run = trainer(None, optimizer=optimizer, dtype=dtype, max_steps=150, grad_clip=0.5)
+        run = trainer(None, optimizer=optimizer, dtype=dtype, max_steps=100, grad_clip=0.5)
         losses.append([[measured["train_loss"], measured["grad_norm"]] for measured in run.steps()])
     exact, found = np.array(losses)
     np.testing.assert_allclose(found[:50], exact[:50], rtol=0.03)
@@ -291,31 +291,22 @@ def test_all_copies_of_the_network_have_the_table_of_rotations_on_the_device_fro
     assert {network.freqs_cis.device.type for network in networks} == {"meta"}
 
 
-def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, compiler, monkeypatch):
+@pytest.mark.parametrize("backend", ["eager", pytest.param("inductor", marks=pytest.mark.slow)])
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Torchinductor does not support")
+def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, compiler, monkeypatch, backend):
     """With the eager backend, torch.compile only traces. The dropout hooks are part of the graph."""
     compile = torch.compile
-    monkeypatch.setattr(torch, "compile", lambda network: compile(network, backend="eager"))
+    monkeypatch.setattr(torch, "compile", lambda network: compile(network, backend=backend))
     counters = compiler.utils.counters
     compiler.reset()
     counters.clear()
+    # The real compiler draws other random numbers.
+    settings = FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "dropout": 0.1 if backend == "eager" else 0.0}
     losses = []
     for compiled in (False, True):
-        trainer(tmp_path, **FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "compile": compiled}).run()
+        trainer(tmp_path, **settings, compile=compiled).run()
         losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in metrics(tmp_path)])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5)
+    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-5 if backend == "eager" else 1e-4)
     assert not counters["graph_break"]
-    assert 0 < counters["stats"]["unique_graphs"] <= 3, "training, validation, and validation's last, shorter batch"
+    assert counters["stats"]["unique_graphs"] == 1, "validation is not compiled"
     compiler.reset()
-
-
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning", "ignore:Torchinductor does not support")
-def test_code_of_the_real_compiler_gives_the_losses_of_the_plain_network(tmp_path):
-    """With a validation whose last batch is shorter."""
-    torch._dynamo.reset()
-    losses = []
-    for compiled in (False, True):
-        trainer(tmp_path, eval_every=2, max_steps=4, compile=compiled, micro_batch_size=4).run()
-        losses.append([(line["train_loss"], line.get("val_loss", 0.0)) for line in metrics(tmp_path)])
-    np.testing.assert_allclose(losses[0], losses[1], rtol=1e-4)
-    torch._dynamo.reset()
