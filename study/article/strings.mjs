@@ -120,7 +120,7 @@ export const STRINGS = {
   stretched: ["positions × 4", "位置 × 4"],
   largerBase: ["base × 100", "底数 × 100"],
   off: ["no rotation", "不旋转"],
-  halvesRead: ["halves for neighbours", "布局弄反"],
+  halvesRead: ["layout confused", "布局弄反"],
   yourGuess: ["The loss", "loss 会"],
   rises: ["rises", "升高"],
   stays: ["stays", "不变"],
