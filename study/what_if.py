@@ -32,7 +32,7 @@ def whatif(model: ModelPath = None) -> Report:
         f"positions times {STRETCH}": (network, trained[: STRETCH * length : STRETCH]),
         f"base {100 * args.rope_theta:g}": (network, table(length, 100 * args.rope_theta)),
         "no rotation": (network, torch.ones_like(trained[:length])),
-        "halves for neighbours": (in_halves(network), trained[:length]),
+        "layout confused": (in_halves(network), trained[:length]),
     }
     report = Table("Loss, nats per token, of the same weights", ("rotation", "loss", "change"))
     losses: dict[str, float] = {}

@@ -234,11 +234,14 @@ def code_block(text: str, *, is_formula: bool = False) -> str:
 
 
 def session(text: str, summary: str) -> str:
-    """Commands and their outputs: the commands are folded."""
+    """Commands and their outputs: the commands are folded, and the tables of outputs are not wrapped."""
     parts = ""
     for is_command, lines in groupby(text.splitlines(keepends=True), lambda line: line.startswith("$ ")):
         block = code_block("".join(lines))
-        parts += f"<details><summary>{summary}</summary>{block}</details>" if is_command else block
+        if is_command:
+            parts += f"<details><summary>{summary}</summary>{block}</details>"
+        else:
+            parts += f'<div class="output">{block}</div>'
     return parts
 
 

@@ -6,6 +6,7 @@ import { rotatePair, shape } from "../page/rotation.mjs";
 import { answerBox, choice, controls, facts, legend, slider, t } from "./widgets.mjs";
 
 const CHANNELS = 8;
+const INDEX = "₀₁₂₃";
 const APART = 5;
 const FREQS = ropeFreqs(CHANNELS);
 const INDICES = Array.from({ length: CHANNELS / 2 }, (_, i) => i);
@@ -16,21 +17,21 @@ const LAYOUTS = {
     pairs: INDICES.map((i) => [2 * i, 2 * i + 1]),
     freq: (channel) => FREQS[channel >> 1],
     code: `pairs = torch.view_as_complex(x.view(4, 2))
-rotated = pairs * freqs_cis  # θ_0 θ_1 θ_2 θ_3
+rotated = pairs * freqs_cis  # θ₀ θ₁ θ₂ θ₃
 x = torch.view_as_real(rotated).flatten()`,
   },
   halves: {
     pairs: INDICES.map((i) => [i, i + CHANNELS / 2]),
     freq: (channel) => FREQS[channel % (CHANNELS / 2)],
     code: `turned = torch.cat((-x[4:], x[:4]))  # rotate_half
-angle = angle.repeat(2)  # θ_0 θ_1 θ_2 θ_3 θ_0 …
+angle = angle.repeat(2)  # θ₀ θ₁ θ₂ θ₃ θ₀ …
 x = x * angle.cos() + turned * angle.sin()`,
   },
   mixed: {
     pairs: INDICES.map((i) => [i, i + CHANNELS / 2]),
     freq: (channel) => FREQS[channel >> 1],
     code: `turned = torch.cat((-x[4:], x[:4]))  # halves
-angle = angle.repeat_interleave(2)  # θ_0 θ_0 θ_1 θ_1 …: neighbours
+angle = angle.repeat_interleave(2)  # θ₀ θ₀ θ₁ θ₁ …: neighbours
 x = x * angle.cos() + turned * angle.sin()`,
   },
 };
@@ -93,7 +94,7 @@ function drawChannels({ pairs, freq }) {
     svg.append(
       shape("rect", { class: `pair${pair}`, x: 50 * channel + 3, y: 66, width: 44, height: 34, rx: 4 }),
       shape("text", { x: 50 * channel + 25, y: 82 }, String(channel)),
-      shape("text", { x: 50 * channel + 25, y: 96, class: "small" }, `θ_${pair}`),
+      shape("text", { x: 50 * channel + 25, y: 96, class: "small" }, `θ${INDEX[pair]}`),
     );
   }
   return svg;

@@ -107,8 +107,8 @@ export const STRINGS = {
     "这个 head 的平均 query 与平均 key 在各个距离上得分几乎一样：它看哪里取决于 token 是什么，而不是在哪里。",
   ],
   headNote: [
-    "In the head made by hand, every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed, left: the score of the demo's mean query with its mean key. Dashed, right: the weight that this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
-    "手工设计的 head 里，q、k 每一组的长度都相同，夹角指向选定的 key。左图虚线：demo 的平均 query 与平均 key 的得分。右图虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",
+    "In the head made by hand, every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed, in the score: the demo's mean query with its mean key. Dashed, in the weight: what this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",
+    "手工设计的 head 里，q、k 每一组的长度都相同，夹角指向选定的 key。得分图的虚线：demo 的平均 query 与平均 key 的得分。权重图的虚线：这个 head 在一段文本里平均给各个距离的权重。找一找峰不在 0 的 head。",
   ],
 
   guessQuestion: [
@@ -120,7 +120,7 @@ export const STRINGS = {
   stretched: ["positions × 4", "位置 × 4"],
   largerBase: ["base × 100", "底数 × 100"],
   off: ["no rotation", "不旋转"],
-  halvesRead: ["halves for neighbours", "布局弄反"],
+  halvesRead: ["layout confused", "布局弄反"],
   yourGuess: ["The loss", "loss 会"],
   rises: ["rises", "升高"],
   stays: ["stays", "不变"],

@@ -222,7 +222,7 @@ def test_the_losses_of_the_guesses_equal_pythons(opened, site, monkeypatch):
     report = what_if.whatif(site.parent / "toy")
     losses = {row[0]: float(row[1]) for row in report.tables[0].rows}
     translated = {"positions × 4": "positions times 4", "base × 100": "base 1e+06"}
-    for button in ("all positions + 1000", *translated, "no rotation", "halves for neighbours"):
+    for button in ("all positions + 1000", *translated, "no rotation", "layout confused"):
         change = translated.get(button, button)
         place.get_by_role("button", name=button, exact=True).click()
         assert "say what happens" in place.locator(".note").inner_text()
