@@ -150,6 +150,24 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     assert "text           validation text\n" in run().out
 
 
+TINY_STORIES = Path(__file__).parents[2].parent / "shared/models/TinyStories-656K"
+
+
+@pytest.mark.skipif(not TINY_STORIES.exists(), reason="needs the published model")
+def test_a_published_model_gives_the_loss_of_transformers_for_each_document_in_a_file_of_any_size(start):
+    expected = json.loads((TINY_STORIES / "expected.json").read_text(encoding="utf-8"))
+    rows = [json.dumps({"text": each["text"]}) for each in expected["documents"]]
+    losses = [each["nats"] / (len(each["ids"]) - 1) for each in expected["documents"]]
+    Path("all.jsonl").write_text("\n".join([*rows, *['{"text": "A rope."}'] * 500]), encoding="utf-8")
+    Path("one.jsonl").write_text(rows[3], encoding="utf-8")
+    *found, _ = start(evaluate, TINY_STORIES, "--json", "--data", "all.jsonl").out.splitlines()
+    assert [json.loads(line)["nats_per_token"] for line in found[:32]] == pytest.approx(losses, abs=1e-4)
+    alone = json.loads(start(evaluate, TINY_STORIES, "--json", "--data", "one.jsonl").out)
+    assert alone["nats_per_token"] == pytest.approx(losses[3], abs=1e-4)
+    total = sum(json.loads(line)["nats_per_token"] * json.loads(line)["tokens"] for line in found[:32])
+    assert total / sum(json.loads(line)["tokens"] for line in found[:32]) == pytest.approx(6.372, abs=1e-3)
+
+
 def test_the_separator_is_that_of_the_flag_or_of_the_run_or_recognized(trained, run, run_dir):
     Path("a.txt").write_text("\n<|endoftext|>\n".join([TEXT] * 6), encoding="utf-8")
     _, out, err = run("--data", "a.txt")
