@@ -21,6 +21,7 @@ from model.ranges import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text
+from model.weights import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ def main() -> None:
     flags = parser.parse_args()
     options = Options(**read_flags(flags, Options))
     model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    texts = given_texts(model, options) if options.data else [validation_text(model)]
+    texts = given_texts(model, options) if options.data else [validation_text(model.checkpoint)]
 
     with explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
@@ -66,20 +67,21 @@ def main() -> None:
 
 def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
     """The texts of --data."""
-    tokenizer, context = model.tokenizer, model.checkpoint.args.max_seq_len
+    checkpoint, tokenizer = model.checkpoint, model.tokenizer
+    context = checkpoint.args.max_seq_len
     stride = options.stride or context
     if stride > context:
         raise ValueError(
             f"stride is {stride}: windows are {quantity(context, 'token')} long (max_seq_len); give at most that"
         )
     separator = options.doc_separator
-    if separator is None and (model.checkpoint.path / META).is_file():
-        separator = load_dataset(model.checkpoint.path).doc_separator
+    if separator is None and (checkpoint.path / META).is_file():
+        separator = load_dataset(checkpoint.path).doc_separator
     source = open_documents(options.data, options.text_key, separator)
     if source.has_conversations():
         if options.stride or options.doc_separator:
             raise ValueError("stride and doc_separator are for texts, and the data are conversations: leave them out")
-        chat = Chat(model.checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
+        chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
             for where, messages in source.conversations()
@@ -98,21 +100,21 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Sco
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_text(model: OpenedModel) -> ScoredText:
+def validation_text(checkpoint: Checkpoint) -> ScoredText:
     """The validation text of the run in the model's directory, in the windows of training.
 
     All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in
     float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
     ValueError if the model is not a run.
     """
-    if not (model.checkpoint.path / META).is_file():
-        raise ValueError(f"{model.checkpoint.path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(model.checkpoint.path, model.checkpoint.args.vocab_size)
+    if not (checkpoint.path / META).is_file():
+        raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
+    dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
     print_note(
         f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
         "--eval_tokens of it); name another text with --data"
     )
-    context = model.checkpoint.args.max_seq_len
+    context = checkpoint.args.max_seq_len
     batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
     return Score("validation text", dataset.val_bytes), batches
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, get_args
 
-# The default of fields that may be left out; most are then computed from the other fields. It is Any, so that these
-# fields have the type of their computed value: with ``int | None``, whoever reads one would have to check it.
+# The default of fields that may be left out; most are then computed from the other fields. It is Any, so that a field
+# is declared as the number that it becomes; an ``int | None`` would have to be checked wherever it is read.
 UNSET: Any = None
 LARGEST = 2**63 - 1  # the largest integer that a tensor can hold
 ScalingType = Literal["linear", "ntk", "llama3", "yarn"]

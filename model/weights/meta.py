@@ -18,7 +18,7 @@ from .layout import check_shapes, check_sizes, tensor_shapes
 from .tensors import Stored, read_pickle
 
 SAME = ("dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "norm_eps", "rope_theta")  # as in our ModelArgs
-PARAMS = {*SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope"}
+PARAMS = {*SAME, "multiple_of", "ffn_dim_multiplier", "use_scaled_rope", "rope_scaling_factor"}
 REQUIRED = {"dim", "n_layers", "n_heads", "multiple_of", "norm_eps"}
 EMBEDDING, OUTPUT = "tok_embeddings.weight", "output.weight"
 TRAINED_CONTEXT = 8192  # of the models with scaled RoPE, before their context was extended
@@ -41,8 +41,10 @@ def args_from_params(params: dict[str, Any]) -> ModelArgs:
         )
     scaling = None
     if params.get("use_scaled_rope"):
-        # The file lacks the factor: 32 for Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
+        # Earlier versions of convert.py wrote rope_scaling_factor, but Meta's own files lack it. Without it the factor
+        # is 32 for Llama 3.2, recognized by its sizes, and 8 for 3.1 and 3.3.
         factor = 32.0 if (params["dim"], params["n_layers"]) in ((2048, 16), (3072, 28)) else 8.0
+        factor = params.get("rope_scaling_factor") or factor
         scaling = RopeScaling("llama3", factor, TRAINED_CONTEXT, 1.0, 4.0)
     same = {name: params[name] for name in SAME if name in params}
     return ModelArgs(

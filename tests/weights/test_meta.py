@@ -1,9 +1,11 @@
 """Meta directories: shards, params.json, and pickles, which are never run."""
 
+import os
+
 import pytest
 import torch
 from damage import change_json
-from meta_files import save_meta
+from meta_files import MakesDirectory, save_meta
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
@@ -88,6 +90,11 @@ def test_params_of_published_models_are_completed_as_meta_completes_them(params,
     assert args.rope_scaling == (RopeScaling("llama3", factor, 8192, 1.0, 4.0) if factor else None)
 
 
+def test_the_factor_of_the_scaling_is_that_of_the_file_if_it_has_one(saved):
+    change_json(saved / "params.json", use_scaled_rope=True, rope_scaling_factor=16.0)
+    assert open_directory(saved).args.rope_scaling == RopeScaling("llama3", 16.0, 8192, 1.0, 4.0)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -104,6 +111,21 @@ def test_params_of_another_architecture_are_an_error(saved, changes, words):
     with pytest.raises(ValueError, match=words) as error:
         open_directory(saved)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("new_format", [False, True])
+def test_a_pickle_is_an_error_and_never_run(saved, monkeypatch, new_format):
+    monkeypatch.chdir(saved)
+    state = {"norm.weight": torch.ones(48), "extra": MakesDirectory()}
+    torch.save(state, "consolidated.00.pth", _use_new_zipfile_serialization=new_format)
+    with pytest.raises(
+        ValueError,
+        match=r"consolidated\.00\.pth is damaged, or pickles more than|is a Python pickle, which is not read",
+    ):
+        open_directory(saved)
+    assert not os.path.exists("was_run")
+    torch.load("consolidated.00.pth", weights_only=False)
+    assert os.path.exists("was_run"), "without weights_only it is run"
 
 
 @pytest.mark.filterwarnings("ignore")
