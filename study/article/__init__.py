@@ -59,7 +59,6 @@ WORDS = {
         "contents": "Contents",
         "microscope": "The model under a microscope",
         "repository": "Code",
-        "following": "Next:",
         "command": "The command",
         "moving": "A query and a key move along the text: both arrows turn, and the angle between them stays",
     },
@@ -69,7 +68,6 @@ WORDS = {
         "contents": "目录",
         "microscope": "模型显微镜",
         "repository": "代码",
-        "following": "下一页：",
         "command": "所用的命令",
         "moving": "query 和 key 一起沿文本移动：两个箭头都在转，夹角不变",
     },
@@ -129,7 +127,6 @@ def page_text(source: str, facts: dict[str, Any], packed: Packed, repository: st
         "links": "".join(links(source, repository)),
         "sections": "".join(f'<li><a href="#{place}">{heading}</a></li>' for place, heading in sections),
         "body": body,
-        "next": following(source),
         "facts": json.dumps(facts | {"language": language}).replace("<", "\\u003c") if is_live else "{}",
         "weights": packed.weights if is_live else "",
         "script": script,
@@ -166,16 +163,6 @@ def links(source: str, repository: str) -> Iterator[str]:
         yield f'<a href="{html.escape(repository)}">{words["repository"]}</a>'
     other = source.replace(".zh.md", ".md") if language == "zh" else source.replace(".md", ".zh.md")
     yield f'<a class="button" href="{PAGES[other]}.html">{words["other"]}</a>'
-
-
-def following(source: str) -> str:
-    """A link to the next page in this language; after the last one comes the microscope."""
-    language = language_of(source)
-    pages = [page for page in PAGES if language_of(page) == language]
-    rest = pages[pages.index(source) + 1 :]
-    if rest:
-        return f'<a href="{PAGES[rest[0]]}.html">{html.escape(title_of(rest[0]))}</a>'
-    return f'<a href="{MICROSCOPE}#language={language}">{WORDS[language]["microscope"]}</a>'
 
 
 def first_figure(text: str) -> str:
