@@ -59,9 +59,9 @@ VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-# By character, a context of 128 sees a fifth more tokens than one of 256 in the same two minutes, and came to 1.428
-# where that came to 1.451. Of equally many tokens, and with pieces, 256 is as good or better (benchmarks/README.md).
-CHARACTER_CONTEXT, BYTES_OF_PIECES, SHORT_RUN = 128, 2, 10_000_000  # tokens, bytes for each token, tokens
+# By character in runs of a few million tokens, sequences of half of the context for the first part of the run came to a
+# loss 1% lower than the whole context, and 1 to 4% lower than half of it to the end (benchmarks/README.md).
+CONTEXT_WARMUP, BYTES_OF_PIECES, SHORT_RUN = 0.6, 2, 10_000_000  # of the run, bytes for each token, tokens
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
 # Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
 FEWEST_TIMED_TOKENS = 256
@@ -211,8 +211,6 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     if fine_tuning:  # a context for MIN_STEPS steps of two sequences: a power of two, at least 64
         context = 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS))))
         model = replace(model, **unless_given(max_seq_len=min(model.max_seq_len, context)))
-    elif dataset.val_bytes < BYTES_OF_PIECES * dataset.val_tokens and tokens < SHORT_RUN:
-        model = replace(model, **unless_given(max_seq_len=min(model.max_seq_len, CHARACTER_CONTEXT)))
     window = window_tokens(model, dataset)
     step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
     rows = 2 ** round(math.log2(step_tokens / window))
@@ -232,9 +230,12 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
     train = replace(train, **unless_given(eval_every=max(1, int(tokens / step_tokens) // 10)))
+    is_short = tokens < SHORT_RUN and dataset.val_bytes < BYTES_OF_PIECES * dataset.val_tokens
     affordable = int(VALIDATION_SHARE * min(tokens, train.eval_every * step_tokens))
     open_settings = unless_given(
         decay_start=0.1,
+        # Not in fine-tuning, whose model knows its context, and compiled code is for one length
+        context_warmup=CONTEXT_WARMUP if is_short and not fine_tuning and not train.compile else 0.0,
         weight_decay=round(weight_decay, 1),
         eval_tokens=max(1, min(affordable, TrainArgs.eval_tokens)),
         sample_every=2 * train.eval_every,

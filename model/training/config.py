@@ -101,6 +101,11 @@ class TrainArgs:
         Range(1e-12, 100),
     ] = UNSET
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
+    context_warmup: Annotated[
+        float,
+        "fraction of the run during which sequences have half of the context, which is learnt faster",
+        Range(0, 0.999),
+    ] = 0.0
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3
     min_lr: Annotated[float, "learning rate at the end of the decay, as a fraction of the peak", Range(0, 0.999)] = 0.0
     weight_decay: Annotated[float, "decoupled weight decay of matrices", Range(0, 100)] = 0.1

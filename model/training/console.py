@@ -143,6 +143,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dic
     peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
+    if args.context_warmup:
+        length += f" ({2 * args.batch_size} x {model.max_seq_len // 2} in the first {args.context_warmup:.0%})"
     if args.step_limit < math.inf:
         length += f", {quantity(int(args.step_limit), 'step')}, {epochs(args.step_limit * step_tokens, data)}"
     if args.minutes:

@@ -144,11 +144,11 @@ class Trainer:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
             seconds = self.clock() - started
-            context = self.model.args.max_seq_len
-            tokens = self.args.batch_size * self.dataset.window_tokens(context)  # without padding
+            rows, context = self.batch_shape
+            tokens = rows * self.dataset.window_tokens(context)  # without padding
             measured["tokens_per_second"] = tokens / max(seconds, 1e-9)
             self.progress.step += 1
-            self.progress.tokens += self.args.batch_size * context
+            self.progress.tokens += rows * context
             self.progress.train_seconds += seconds
             self.progress.wall_seconds = self.clock() - self.start
             done = self.args.fraction_done(self.progress.step, self.progress.wall_seconds)
@@ -163,16 +163,22 @@ class Trainer:
                 measured |= self.validate()
             yield self._record(measured, save=bool(validating or self.stopped_by))
 
+    @property
+    def batch_shape(self) -> tuple[int, int]:
+        """The sequences of a step and their tokens: twice as many of half the context during ``context_warmup``."""
+        rows, context = self.args.batch_size, self.model.args.max_seq_len
+        return (2 * rows, context // 2) if self.fraction_done < self.args.context_warmup else (rows, context)
+
     def step(self, lr_scale: float) -> dict[str, float]:
         """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.
 
         The returned loss is that of this process's part of the batch.
         """
         args, ranks = self.args, self.ranks
-        context = self.model.args.max_seq_len
+        rows, context = self.batch_shape
         # A pure function of the seed and the windows seen before. Each process takes its rows of it.
         seen = self.progress.tokens // context
-        sizes = {"batch_size": args.batch_size, "context": context, "seed": args.seed}
+        sizes = {"batch_size": rows, "context": context, "seed": args.seed}
         batch = self.dataset.batch(seen, **sizes, rank=ranks.rank, world_size=ranks.world_size)
         # A process divides its sum of losses by the average number of targets, because gradients are averaged. (Targets
         # that the loss leaves out, as the questions of a chat, are not counted.)
@@ -201,6 +207,7 @@ class Trainer:
         """
         args = self.args
         rows = args.micro_batch_rows(self.model.args.max_seq_len, self.device.type, self.ranks.world_size)
+        rows *= self.batch_shape[0] // args.batch_size  # as many tokens in shorter sequences
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
@@ -236,7 +243,7 @@ class Trainer:
 
     def validation_loss(self) -> float:
         with self.autocast:  # not self.loss, which would be compiled once more, without gradients
-            return validation_loss(self.parallel, self.dataset, self.args, self.model.args.max_seq_len, self.ranks)
+            return validation_loss(self.parallel, self.dataset, self.args, self.batch_shape[1], self.ranks)
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""

@@ -49,7 +49,7 @@ def train_in_console(run) -> int:
 
 def test_the_announcement():
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
-    run = make_run(**settings, init_from=Path("base"), doc_separator="<eos>")
+    run = make_run(**settings, init_from=Path("base"), doc_separator="<eos>", context_warmup=0.25)
     assert announcement(run, TEXT, Ranks(), 2400.0) == {
         "model": "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory": "about 401 MB at the peak",
@@ -57,7 +57,7 @@ def test_the_announcement():
         "documents": "3 documents, separated by '<eos>'",
         "held out": "the last 10.0% of each document of a.txt",
         "baselines": "2.398 nats per token for uniform guesses, 2.345 for token frequencies",
-        "training": "8 x 8 tokens per step, 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
+        "training": "8 x 8 tokens per step (16 x 4 in the first 25%), 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
         "expected": "about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",
     }
 

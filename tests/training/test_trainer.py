@@ -20,6 +20,7 @@ from model.weights import load_model
 
 SHALLOW = dataclasses.replace(ARGS, n_layers=1, tie_embeddings=True)
 FULL_SETTINGS = {"eval_every": 30, "batch_size": 8, "micro_batch_size": 4, "dropout": 0.1, "model_args": SHALLOW}
+FULL_SETTINGS |= {"context_warmup": 0.7}
 
 
 def without_speed(directory) -> list[dict]:
@@ -147,10 +148,21 @@ def test_samples_and_validations_do_not_change_a_run(tmp_path):
 def test_micro_batches_give_the_step_of_the_full_batch_even_if_they_are_uneven(tmp_path):
     found = []
     for rows in (6, 4, 1):  # 4 + 2 rows are uneven
-        trainer(tmp_path, micro_batch_size=rows, max_steps=5, batch_size=6).run()
+        trainer(tmp_path, micro_batch_size=rows, max_steps=5, batch_size=6, context_warmup=0.5).run()
         found.append([(line["train_loss"], line["grad_norm"]) for line in metrics(tmp_path)])
     assert np.allclose(found[0], found[1], atol=1e-5)
     assert np.allclose(found[0], found[2], atol=1e-5)
+
+
+def test_sequences_have_half_of_the_context_during_its_warmup(tmp_path):
+    run = trainer(tmp_path, context_warmup=0.5, max_steps=4, batch_size=6, micro_batch_size=3)
+    shapes = []
+    run.loss.register_forward_pre_hook(lambda loss, inputs: shapes.append((*inputs[0].shape, loss.training)))
+    run.run()
+    T = ARGS.max_seq_len
+    assert [shape for *shape, training in shapes if training] == 4 * [[6, T // 2]] + 4 * [[3, T]]
+    assert run.progress.tokens == 4 * 6 * T
+    assert max(shape[1] for *shape, training in shapes if not training) == T, "the last validation"
 
 
 def test_the_gradient_is_clipped_and_its_norm_before_clipping_is_reported(tmp_path):
@@ -302,6 +314,7 @@ def test_compiling_has_no_graph_breaks_and_does_not_change_the_losses(tmp_path, 
     counters.clear()
     # The real compiler draws other random numbers.
     settings = FULL_SETTINGS | {"eval_every": 3, "max_steps": 6, "dropout": 0.1 if backend == "eager" else 0.0}
+    settings |= {"context_warmup": 0.0}  # each length would be compiled
     losses = []
     for compiled in (False, True):
         trainer(tmp_path, **settings, compile=compiled).run()
