@@ -57,7 +57,8 @@ def test_the_announcement():
         "documents": "3 documents, separated by '<eos>'",
         "held out": "the last 10.0% of each document of a.txt",
         "baselines": "2.398 nats per token for uniform guesses, 2.345 for token frequencies",
-        "training": "8 x 8 tokens per step (16 x 4 in the first 25%), 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, dropout 0",
+        "training": "8 x 8 tokens per step (16 x 4 in the first 25%), 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, "
+        "dropout 0",
         "expected": "about 50 steps, 6.4 epochs, in 00:01 at 2,400 tokens/s",
     }
 
