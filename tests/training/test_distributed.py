@@ -19,6 +19,7 @@ from model.weights import load_model, save_model
 from model.weights.tensors import load_tensors
 
 SETTINGS = {"max_steps": 20, "eval_every": 10, "batch_size": 12, "micro_batch_size": 3, "optimizer": "adamw"}
+SETTINGS |= {"context_warmup": 0.4}
 SETTINGS |= {"device": "cpu"}  # the machine may have fewer GPUs than there are processes here
 STATE = "training_state.safetensors"
 
