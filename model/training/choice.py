@@ -59,9 +59,9 @@ VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-# By character in runs of a few million tokens, sequences of half of the context for the first part of the run came to a
-# loss 1% lower than the whole context, and 1 to 4% lower than half of it to the end (benchmarks/README.md).
-CONTEXT_WARMUP, BYTES_OF_PIECES, SHORT_RUN = 0.6, 2, 10_000_000  # of the run, bytes for each token, tokens
+# In runs of 2 to 3 million tokens, by character and with pieces, half of the context for this part of the run came to a
+# loss up to 1% lower than the whole context to the end; by character it also takes less time (benchmarks/README.md).
+CONTEXT_WARMUP, SHORT_RUN = 0.6, 10_000_000  # of the run; tokens
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
 # Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
 FEWEST_TIMED_TOKENS = 256
@@ -230,12 +230,13 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
     train = replace(train, **unless_given(eval_every=max(1, int(tokens / step_tokens) // 10)))
-    is_short = tokens < SHORT_RUN and dataset.val_bytes < BYTES_OF_PIECES * dataset.val_tokens
+    # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut; and compiled code is
+    # for one length.
+    grows = tokens < SHORT_RUN and not (fine_tuning or train.compile or isinstance(dataset, Conversations))
     affordable = int(VALIDATION_SHARE * min(tokens, train.eval_every * step_tokens))
     open_settings = unless_given(
         decay_start=0.1,
-        # Not in fine-tuning, whose model knows its context, and compiled code is for one length
-        context_warmup=CONTEXT_WARMUP if is_short and not fine_tuning and not train.compile else 0.0,
+        context_warmup=CONTEXT_WARMUP if grows else 0.0,
         weight_decay=round(weight_decay, 1),
         eval_tokens=max(1, min(affordable, TrainArgs.eval_tokens)),
         sample_every=2 * train.eval_every,
