@@ -1,6 +1,7 @@
 """The choice of device, dtype and cores, and the memory check, on machines of all kinds, which are simulated."""
 
 import os
+import platform
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -154,3 +155,16 @@ def test_the_quota_of_a_container_limits_the_threads(monkeypatch, quota, cores):
     monkeypatch.delenv("OMP_NUM_THREADS")
     machine.use_available_cores()
     assert threads == ([cores] if cores else [])
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
+def test_the_memory_that_a_step_frees_is_used_in_the_next_one():
+    """Else the system clears every page again, with a page fault for each of the 20,000."""
+    resource = pytest.importorskip("resource")
+    machine.keep_freed_memory()
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(12):
+        step = [torch.empty(5 * 10**6).fill_(1) for _ in range(4)]
+        del step
+    faults = resource.getrusage(resource.RUSAGE_SELF).ru_minflt - faults
+    assert faults < 4 * 20_000, "the first steps need memory, and their blocks may not fit the next ones"

@@ -71,6 +71,7 @@ def test_sizes_that_do_not_fit_are_refused(small_model):
         with pytest.raises(ValueError, match=f"{name} is {value}"):
             KVCache(model.args, **{name: value})
     assert KVCache(model.args).make_room(20, 4) == 20
+    assert KVCache(model.args, max_seq_len=1).make_room(0, 1) == 0
     with pytest.raises(ValueError, match="start_pos 20 with T = 5 new tokens: the cache has 24 slots"):
         KVCache(model.args).make_room(20, 5)
     for rows in (1, 3):  # one row would broadcast over both

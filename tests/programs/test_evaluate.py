@@ -14,7 +14,7 @@ from script_helpers import save_run
 
 import evaluate
 import train
-from model.decoding.scoring import Score, document_texts, windows
+from model.decoding.scoring import Score, document_texts, sum_of_nats, windows
 from model.text.dataset import UNCOUNTED, load_dataset
 from model.text.sources import open_documents
 from model.weights import load_model, load_tokenizer, save_model
@@ -63,6 +63,17 @@ def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_str
             assert targets[0, inputs[0] == token - 1] == token
             assert token - inputs[0, 0] >= min(token, CONTEXT - stride + 1)
     assert seen == tokens[1:].tolist()
+
+
+def test_a_batch_is_scored_in_chunks_of_a_bounded_number_of_tokens(small_model, monkeypatch):
+    monkeypatch.setattr("model.decoding.scoring.TOKENS_AT_ONCE", 10)
+    model, tokens, chunks = small_model().eval(), torch.randint(37, (3, 25)), []
+    inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
+    targets[0, 20:] = UNCOUNTED
+    expected = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
+    model.tok_embeddings.register_forward_hook(lambda _, inputs, out: chunks.append(inputs[0].shape))
+    assert sum_of_nats(model, inputs.numpy(), targets.numpy()) == pytest.approx(expected.item(), rel=1e-5)
+    assert chunks == [(3, 3)] * 8
 
 
 @pytest.mark.usefixtures("each_processor")

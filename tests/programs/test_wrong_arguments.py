@@ -16,6 +16,7 @@ from model.weights import load_tokenizer, save_model, save_tokenizer
 TEXT = "The ropewalk is a long lane where rope is laid. " * 50
 CONTEXT = 2400
 LONG = "The fox " * 2000
+SHORT = "The fox went over the long rope and came back in the evening"  # the longest that is suggested whole
 MANY = f"generate.py run --num_samples 1000000 --batch_size {2**40}"
 NON_UTF8 = "\udcff"  # as Python decodes the byte 0xff
 
@@ -69,7 +70,7 @@ WRONG = [
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
     ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
-    ("generate.py run Tim went", "unknown argument 'Tim': did you mean --prompt \"Tim went\"?"),
+    (f"generate.py run {SHORT}", f"unknown argument 'The': did you mean --prompt \"{SHORT}\"?"),
     ("generate.py", "start one with `python train.py`"),
     ("generate.py started", "started is a run without weights yet: they are saved at its first validation"),
     ("generate.py nowhere", "nowhere does not exist"),

@@ -11,7 +11,7 @@ from script_helpers import run_python
 from sentencepiece import SentencePieceProcessor
 from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
-from model.text.dataset import Dataset, load_dataset, window_start
+from model.text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, window_start
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.sources import open_documents
 from model.text.tokenize import encode_documents, tokenize
@@ -287,3 +287,24 @@ def test_with_max_tokens_the_validation_windows_are_spread_over_the_text():
     assert starts(200) == list(range(0, 1000, 50))
     assert starts(3) == [0]
     assert starts(9999) == list(range(0, 1000, 10))
+
+
+@given(st.lists(st.integers(2, 129), min_size=1, max_size=7), st.integers(1, 3))
+def test_each_conversation_is_a_row_that_is_padded_to_a_power_of_two(lengths, batch):
+    ids, ends = np.arange(sum(lengths), dtype=np.uint16), np.cumsum(lengths)
+    marked = np.where(ids % 3, ids.astype(np.int64), UNCOUNTED)
+    data = Conversations(ids, ids, 9, 9, train_targets=marked, val_targets=marked, train_ends=ends, val_ends=ends)
+    batches = list(data.val_batches(batch, 128))
+    rows = [row for inputs, targets in batches for row in zip(inputs.tolist(), targets.tolist())]
+    for (inputs, targets), start, end in zip(rows, ends - lengths, ends, strict=True):
+        padding = len(inputs) - (end - start - 1)
+        assert inputs == [*range(start, end - 1), *[0] * padding]
+        assert targets == [*marked[start + 1 : end], *[UNCOUNTED] * padding]
+    for number, (inputs, _) in enumerate(batches):
+        longest = max(lengths[batch * number :][:batch]) - 1
+        assert inputs.shape[1] == (64 if longest <= 64 else 128)
+    for count in range(1, len(lengths) + 1):
+        tokens = count * (sum(lengths) // len(lengths))
+        assert sum(len(inputs) for inputs, _ in data.val_batches(batch, 128, max_tokens=tokens)) == count
+    drawn, _ = data.batch(0, batch_size=len(lengths), context=128, seed=1)
+    assert sorted(drawn[:, 0]) == sorted(inputs[0] for inputs, _ in rows), "each once in an epoch"

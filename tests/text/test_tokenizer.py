@@ -8,7 +8,7 @@ import pytest
 from text_helpers import LLAMA2_SETTINGS, byte_level_tokenizer, trained_by_sentencepiece
 
 from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
-from model.text.tokenizer import SentencePieceTokenizer
+from model.text.tokenizer import SentencePieceTokenizer, TextStream
 from model.text.train_tokenizer import train_tokenizer
 
 ENGLISH = "It was the best of times,\n\tit was the worst of times;\r\n\n    it was the age of wisdom.\n" * 40
@@ -43,7 +43,8 @@ def char(folder):
 
 @pytest.fixture(scope="module")
 def published(folder):
-    return SentencePieceTokenizer(trained_by_sentencepiece(folder, ENGLISH, **LLAMA2_SETTINGS))
+    names = ["<end", "<end of turn>"]
+    return SentencePieceTokenizer(trained_by_sentencepiece(folder, ENGLISH, **LLAMA2_SETTINGS, control_symbols=names))
 
 
 def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
@@ -55,7 +56,7 @@ def hf_tokenizer(folder: Path, name: str) -> HFTokenizer:
     else:
         file = trained_by_sentencepiece(folder / name, ENGLISH, **LLAMA2_SETTINGS)
         model = tokenizers.Tokenizer.from_str(json.dumps(hugging_face_files(SentencePieceTokenizer(file))[0]))
-    model.add_special_tokens(["<begin>", "<end>", "<end of turn>"])
+    model.add_special_tokens(["<begin>", "<end>", "<end", "<end of turn>"])
     begin = ("<begin>", model.token_to_id("<begin>"))
     model.post_processor = tokenizers.processors.TemplateProcessing(single="<begin> $A", special_tokens=[begin])
     model.enable_truncation(8)  # which the batches of a training have, and encode has not
@@ -84,6 +85,11 @@ def test_decoding_returns_the_encoded_text(tokenizer, bpe, char):
     assert joined == ("b a" if tokenizer.adds_space else "ba")
 
 
+def test_the_name_of_a_control_token_becomes_that_token_even_if_another_name_is_its_beginning(tokenizer):
+    names = tokenizer.control_tokens("<end <end of turn>")
+    assert tokenizer.encode_control("".join(names)) == [*names.values()]
+
+
 def test_half_of_a_surrogate_pair_is_refused_with_its_position(tokenizer):
     message = r"^the text is not UTF-8: character 1 is '\\udfff', half of [^\n]*$"
     for encode in (lambda text: tokenizer.encode(text), lambda text: tokenizer.encode_batch(["fine", text])):
@@ -103,11 +109,13 @@ def test_streamed_text_equals_decoded_text(tokenizer):
         assert "".join(pieces) + stream.flush() == tokenizer.decode(ids), ids
 
 
-def test_streaming_emits_complete_characters_as_early_as_possible(bpe):
-    stream = bpe.stream()
-    pieces = [stream.push(token) for token in bpe.encode("was 😀 it", bos=False)]
-    assert "".join(pieces) == "was 😀 it"  # nothing is left for flush
+def test_streaming_emits_complete_characters_as_early_as_possible_and_decodes_few_tokens_at_a_time(bpe):
+    lengths = []
+    stream = TextStream(lambda ids: lengths.append(len(ids)) or bpe.decode(ids))
+    pieces = [stream.push(token) for token in bpe.encode("was 😀 it" * 9, bos=False)]
+    assert "".join(pieces) == "was 😀 it" * 9  # nothing is left for flush
     assert pieces[0] != ""
+    assert max(lengths) < 10, "the work for a token does not grow with the text"
 
 
 def test_bos_may_be_named_beside_a_tokenizer_json_that_does_not_put_it_before_texts(folder, tmp_path):

@@ -66,6 +66,7 @@ def test_the_sample_is_bounded_and_spread_over_the_whole_text():
     assert 50_000 < sum(map(len, sample)) <= 100_000
     numbers = [int(chunk) for chunk in sample]
     assert numbers == list(range(0, 1000, numbers[1]))
+    assert spread_sample([*sample], limit=sum(map(len, sample)))[0] == sample, "what fits is kept whole"
 
 
 def test_the_default_vocab_size_grows_with_the_text_and_works_for_any_text(tmp_path):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from model.training.choice import (
     choose_model,
     plan,
 )
-from model.training.config import Run
+from model.training.config import SIZE, Run
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 
@@ -59,8 +60,7 @@ def place(run: Run) -> int:
 @pytest.mark.parametrize("text_tokens", [30_000, 1_000_000, 30_000_000])
 def test_the_largest_model_that_sees_enough_and_memorises_little_is_chosen(text_tokens, vocab_size):
     def sees_enough(size, minutes) -> bool:
-        names = ("dim", "n_layers", "n_heads", "n_kv_heads")
-        model = ModelArgs(**dict(zip(names, size)), vocab_size=vocab_size, max_seq_len=256)
+        model = ModelArgs(**dict(zip(SIZE, size)), vocab_size=vocab_size, max_seq_len=256)
         seen = 60 * choice.TRAINING_SHARE * minutes / seconds_per_token(model)
         if count_parameters(model).hidden > 25 * text_tokens:
             return False
@@ -71,6 +71,12 @@ def test_the_largest_model_that_sees_enough_and_memorises_little_is_chosen(text_
         run = chosen(text_tokens, minutes=minutes, vocab_size=vocab_size)
         sizes = [size for size in LADDER if sees_enough(size, minutes)]
         assert LADDER[place(run)] == (sizes or LADDER)[-1 if sizes else 0]
+
+
+def test_each_model_of_the_ladder_has_about_twice_the_parameters_of_the_one_before():
+    models = [ModelArgs(**dict(zip(SIZE, size))) for size in LADDER]
+    sizes = [count_parameters(model).hidden for model in models]
+    assert all(1.8 < larger / size < 2.4 for size, larger in pairwise(sizes))
 
 
 @pytest.mark.parametrize("size", [{}, {"dim": 96, "n_layers": 3}, FINE_TUNED])
@@ -244,8 +250,7 @@ def test_on_a_card_a_model_is_timed_in_the_batch_that_it_is_trained_with(monkeyp
     enough = 3000 * math.sqrt(count_parameters(run.model).hidden) * 1.5
     assert seen >= min(enough, 10 * 6_000_000)
     if larger:
-        names = ("dim", "n_layers", "n_heads", "n_kv_heads")
-        model = dataclasses.replace(run.model, **dict(zip(names, larger)), head_dim=None, hidden_dim=None)
+        model = dataclasses.replace(run.model, **dict(zip(SIZE, larger)), head_dim=None, hidden_dim=None)
         planned, speed = choice.timed_plan(run, model, TWENTY_MB, Ranks())
         assert choice.training_tokens(planned, speed) < 3000 * math.sqrt(count_parameters(model).hidden) * 1.5
 

@@ -105,11 +105,13 @@ def test_a_step_whose_gradients_overflow_float16_is_computed_again_with_a_smalle
     again.run()
     assert same(weights(whole.model), weights(again.model))
     assert without_speed(tmp_path / "whole") == without_speed(tmp_path / "resumed")
-    exact = trainer(None, **settings | {"dtype": "float32", "dropout": 0.0})
+    exact = trainer(tmp_path, **settings | {"dtype": "float32", "dropout": 0.0})
     half = trainer(None, **settings | {"dropout": 0.0})
     half.scaler.load_state_dict(half.scaler.state_dict() | {"scale": 2.0**24})
     losses = [[measured["train_loss"] for measured in run.steps()] for run in (exact, half)]
     assert losses[1] == pytest.approx(losses[0], rel=0.01)
+    resumed = trainer(tmp_path, resume=True, **settings)
+    assert resumed.scaler.get_scale() == 2.0**16, "that of a new run, because a run in float32 has none"
 
 
 def test_gradients_that_overflow_float16_at_every_scale_end_the_run(tmp_path):

@@ -1,12 +1,13 @@
 """llama2.c's .bin files, compared with files that this test builds byte by byte from the definition of the format."""
 
 import struct
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from sentencepiece import SentencePieceProcessor
-from text_helpers import trained_by_sentencepiece
+from text_helpers import llama3_tokenizer, trained_by_sentencepiece
 
 from model import ModelArgs
 from model.text.train_tokenizer import train_tokenizer
@@ -89,16 +90,21 @@ def test_a_tokenizer_is_written_as_the_exporter_writes_it(tmp_path, kind):
     assert (tmp_path / "tokenizer.bin").read_bytes() == expected
 
 
+bpe = partial(trained_by_sentencepiece, model_type="bpe")
+
+
 @pytest.mark.parametrize(
-    ("text", "options", "words"),
+    ("make", "words"),
     [
-        (TEXT, {"vocab_size": 60}, "special tokens differently"),
+        (partial(bpe, text=TEXT, vocab_size=60), "special tokens differently"),
         # Without a piece for the space, llama2.c falls back to its byte, SentencePiece to the bytes of its space sign.
-        ("abcabcabd" * 50, {"vocab_size": 270, "byte_fallback": True, "add_dummy_prefix": False}, "for the space"),
+        (partial(bpe, text="abcd" * 99, vocab_size=270, byte_fallback=True, add_dummy_prefix=False), "for the space"),
+        (llama3_tokenizer, "tokenizer.json is not a SentencePiece model"),
     ],
 )
-def test_a_tokenizer_that_tokenizer_bin_cannot_express_is_an_error(tmp_path, text, options, words):
-    tokenizer = load_tokenizer(trained_by_sentencepiece(tmp_path, text, model_type="bpe", **options))
+def test_a_tokenizer_that_tokenizer_bin_cannot_express_is_an_error(tmp_path, make, words):
+    make(tmp_path / "made")
+    tokenizer = load_tokenizer(tmp_path / "made")
     with pytest.raises(ValueError, match=words):
         llama2c.save_tokenizer(tokenizer, tmp_path / "x.bin")
     assert not (tmp_path / "x.bin").exists()

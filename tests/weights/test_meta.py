@@ -1,11 +1,9 @@
-"""Meta directories: shards, params.json, and pickles, which are never run."""
-
-import os
+"""Meta directories: shards and params.json."""
 
 import pytest
 import torch
 from damage import change_json
-from meta_files import MakesDirectory, save_meta
+from meta_files import save_meta
 
 from model import ModelArgs
 from model.rope_scaling import RopeScaling
@@ -111,21 +109,6 @@ def test_params_of_another_architecture_are_an_error(saved, changes, words):
     with pytest.raises(ValueError, match=words) as error:
         open_directory(saved)
     assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize("new_format", [False, True])
-def test_a_pickle_is_an_error_and_never_run(saved, monkeypatch, new_format):
-    monkeypatch.chdir(saved)
-    state = {"norm.weight": torch.ones(48), "extra": MakesDirectory()}
-    torch.save(state, "consolidated.00.pth", _use_new_zipfile_serialization=new_format)
-    with pytest.raises(
-        ValueError,
-        match=r"consolidated\.00\.pth is damaged, or pickles more than|is a Python pickle, which is not read",
-    ):
-        open_directory(saved)
-    assert not os.path.exists("was_run")
-    torch.load("consolidated.00.pth", weights_only=False)
-    assert os.path.exists("was_run"), "without weights_only it is run"
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -43,7 +43,8 @@ def test_transformers_encodes_and_decodes_as_we_do(transformers, trained, tmp_pa
         ids = ours.encode(text)
         assert theirs(text)["input_ids"] == ids, text
         assert theirs.decode(ids, skip_special_tokens=True) == ours.decode(ids) == text
-    assert (len(theirs), theirs.bos_token_id, theirs.eos_token_id) == (ours.vocab_size, 1, 2)
+    ids = (theirs.unk_token_id, theirs.bos_token_id, theirs.eos_token_id)
+    assert (len(theirs), ids) == (ours.vocab_size, (0, 1, 2))
     config = json.loads((run / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["add_prefix_space"] is False, "llama.cpp's converter reads it, and its default is true"
 
@@ -135,12 +136,13 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     [
         ("tokenizer.model", b"IQ== 0\nIg== 1\n", "not a SentencePiece model: give one, or a tokenizer"),  # Llama 3's
         ("tokenizer.bin", b"123", "not a SentencePiece model: give one, or a tokenizer"),  # llama2.c's
-        (".", b"", "has no tokenizer"),
-        ("none.model", b"", "none.model is not a file"),
+        ("tokenizer.model", b"", "not a SentencePiece model: give one, or a tokenizer"),
+        (".", None, "has no tokenizer"),
+        ("none.model", None, "none.model is not a file"),
     ],
 )
 def test_a_file_that_is_not_a_tokenizer_is_an_error(tmp_path, name, content, words):
-    if content:
+    if content is not None:
         (tmp_path / name).write_bytes(content)
     with pytest.raises(ValueError, match=words):
         load_tokenizer(tmp_path / name)

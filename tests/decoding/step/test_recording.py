@@ -253,7 +253,7 @@ def test_nothing_is_recorded_under_autocast(small_model, recorder, eager):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, compiler, monkeypatch):
-    """More sizes than the compilations that PyTorch allows by default; and without the compiler, which is slow."""
+    """More sizes than PyTorch allows by default, in each of two networks; without the compiler, which is slow."""
 
     def record(step, device):  # PyTorch does not compile under a dispatch mode
         out = step()
@@ -261,15 +261,16 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
 
     monkeypatch.setattr(recording, "record", record)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    model = small_model(n_layers=1)
-    network = for_decoding(model, compile=True)
+    monkeypatch.setattr(recording, "MAX_COMPILED", 10)
     counters = compiler.utils.counters
     before = counters["stats"]["unique_graphs"]
-    for _ in range(2):
-        for rows in range(1, 11):
+    for number in (1, 2):
+        model = small_model(n_layers=1)
+        network = for_decoding(model, compile=True)
+        for rows in (*range(1, 11), 1):
             prompts = [[1, 2]] * rows
             assert list(generate(network, prompts, 3)) == eager(model, prompts, 3)
-    assert counters["stats"]["unique_graphs"] == before + 10
+        assert counters["stats"]["unique_graphs"] == before + 10 * number
 
 
 def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up(monkeypatch):
