@@ -107,8 +107,7 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch, ca
 
 @pytest.mark.parametrize(("device", "context", "slots"), [("cpu", 999, 14), ("meta", 999, 256), ("meta", 99, 99)])
 def test_caches_of_a_gpu_have_few_lengths_because_each_is_compiled_for(monkeypatch, device, context, slots):
-    with torch.device(device):
-        network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9, max_seq_len=context))
+    network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9, max_seq_len=context)).to(device)
     monkeypatch.setattr(module, "decode", lambda network, tokens, new, sample, cache, padding: cache.max_seq_len)
     assert module.decode_prompts(network, [[1] * 5], 9, Sampling()) == slots
 
