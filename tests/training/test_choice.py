@@ -73,10 +73,10 @@ def test_the_largest_model_that_sees_enough_and_memorises_little_is_chosen(text_
         assert LADDER[place(run)] == (sizes or LADDER)[-1 if sizes else 0]
 
 
-def test_each_model_of_the_ladder_has_about_twice_the_parameters_of_the_one_before():
+def test_each_model_of_the_ladder_has_up_to_about_twice_the_parameters_of_the_one_before():
     models = [ModelArgs(**dict(zip(SIZE, size))) for size in LADDER]
     sizes = [count_parameters(model).hidden for model in models]
-    assert all(1.8 < larger / size < 2.4 for size, larger in pairwise(sizes))
+    assert all(1.2 < larger / size < 2.4 for size, larger in pairwise(sizes))
 
 
 @pytest.mark.parametrize("size", [{}, {"dim": 96, "n_layers": 3}, FINE_TUNED])
