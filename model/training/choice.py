@@ -1,6 +1,6 @@
 """Choose what ``--minutes`` leave open: the size of the model, its batches, and the schedule.
 
-The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 3,000 times the square
+The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 2,800 times the square
 root of the number of parameters in its layers, and as many again for each 8,192 pieces of the vocabulary, or 10 passes
 over the text if these are fewer. A model with more than 25 parameters for each token of the text would memorise it, and
 is left out. To know how many tokens each of the models would see, they are timed, from the smallest one on, on a GPU
@@ -44,7 +44,7 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
 )
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
 # with the square root of the parameters (benchmarks/README.md). The more pieces, the more tokens until each is learnt.
-TOKENS_PER_ROOT, PIECES = 3000, 8192
+TOKENS_PER_ROOT, PIECES = 2800, 8192
 # Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
 # their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
 MAX_PASSES = 10
