@@ -167,7 +167,8 @@ class Trainer:
     def batch_shape(self) -> tuple[int, int]:
         """The sequences of a step and their tokens: twice as many of half the context during ``context_warmup``."""
         rows, context = self.args.batch_size, self.model.args.max_seq_len
-        return (2 * rows, context // 2) if self.fraction_done < self.args.context_warmup else (rows, context)
+        is_short = self.fraction_done < self.args.context_warmup and context > 1
+        return (2 * rows, context // 2) if is_short else (rows, context)
 
     def step(self, lr_scale: float) -> dict[str, float]:
         """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.

@@ -156,6 +156,10 @@ def test_micro_batches_give_the_step_of_the_full_batch_even_if_they_are_uneven(t
     assert np.allclose(found[0], found[2], atol=1e-5)
 
 
+def test_a_context_of_one_token_has_no_half():
+    assert trainer(None, model_args=dataclasses.replace(ARGS, max_seq_len=1), context_warmup=0.5).batch_shape == (8, 1)
+
+
 def test_sequences_have_half_of_the_context_during_its_warmup(tmp_path):
     run = trainer(tmp_path, context_warmup=0.5, max_steps=4, batch_size=6, micro_batch_size=3)
     shapes = []
