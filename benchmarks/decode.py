@@ -7,9 +7,9 @@
     python benchmarks/decode.py --model path/to/SmolLM2-135M-Instruct --dtypes bfloat16
 
 All have the same weights, random or those of ``--model``, and continue BOS greedily. transformers runs in a process of
-its own (peers.py). llama2.c, which has float32 only, is built from the given
-file with the system's compiler. llama.cpp is measured if llama-bench and its convert_hf_to_gguf.py are on PATH, with
-Q8_0 for int8. Prints the median tokens/s, and for float32 the seconds from launch to the first and to the last token.
+its own (peers.py). llama2.c, which has float32 only, is built from the given file with the system's compiler. llama.cpp
+is measured if llama-bench and its convert_hf_to_gguf.py are on PATH, with Q8_0 for int8. Prints the median tokens/s,
+and for float32 the seconds from launch to the first and to the last token.
 """
 
 import argparse

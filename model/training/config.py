@@ -103,7 +103,7 @@ class TrainArgs:
     warmup: Annotated[float, "fraction of the run during which the learning rate rises", Range(0, 0.999)] = 0.02
     context_warmup: Annotated[
         float,
-        "fraction of the run during which sequences have half of the context, which is learnt faster",
+        "fraction of the run during which sequences of a text have half of the context, which is learnt faster",
         Range(0, 0.999),
     ] = 0.0
     decay_start: Annotated[float, "fraction of the run after which the learning rate decays", Range(0, 0.999)] = 0.3

@@ -50,6 +50,8 @@ def prepare_text(run: Run) -> Run:
     are_conversations = documents.has_conversations()
     if are_conversations and data.doc_separator:
         raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
+    if are_conversations and run.train.context_warmup:
+        raise ValueError(f"context_warmup is {run.train.context_warmup:g}, but conversations are not cut: leave it out")
     if val_documents:
         if val_documents.has_conversations() != are_conversations:
             raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
