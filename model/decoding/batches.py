@@ -163,7 +163,7 @@ class Sample:
 
     def __post_init__(self) -> None:
         self._stream = self.tokenizer.stream(self.prompt.tokens)  # tokenizers decode the start of a text differently
-        self._decoded = ""  # with characters at its end that may be the beginning of a stop string
+        self._held = ""  # the end of the text that may be the beginning of a stop string
 
     def push(self, token: int) -> None:
         """Add the row's next token. Ignored after the sample has finished, because its batch may go on."""
@@ -174,14 +174,18 @@ class Sample:
             self.finish = "end"
         elif len(self.tokens) == self.max_new_tokens:
             self.finish = "length"
+        text = self._held
         if self.finish != "end":
-            self._decoded += self._stream.push(token)
+            text += self._stream.push(token)
         if self.finish:
-            self._decoded += self._stream.flush()
-        certain, stopped = text_before_stop(self._decoded, self.stop)
+            text += self._stream.flush()
+        certain, stopped = text_before_stop(text, self.stop)
         if stopped:
             self.finish = "stop"
-        self.text = certain if stopped or not self.finish else self._decoded
+        elif self.finish:
+            certain = text
+        self.text += certain
+        self._held = text[len(certain) :]
 
 
 @dataclass
