@@ -243,8 +243,9 @@ class Trainer:
         return {"val_loss": loss, "val_bits_per_byte": self.dataset.bits_per_byte(loss)}
 
     def validation_loss(self) -> float:
+        context = self.model.args.max_seq_len  # that of the model that is saved, even while batches have half of it
         with self.autocast:  # not self.loss, which would be compiled once more, without gradients
-            return validation_loss(self.parallel, self.dataset, self.args, self.batch_shape[1], self.ranks)
+            return validation_loss(self.parallel, self.dataset, self.args, context, self.ranks)
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""

@@ -160,15 +160,16 @@ def test_a_context_of_one_token_has_no_half():
     assert trainer(None, model_args=dataclasses.replace(ARGS, max_seq_len=1), context_warmup=0.5).batch_shape == (8, 1)
 
 
-def test_sequences_have_half_of_the_context_during_its_warmup(tmp_path):
-    run = trainer(tmp_path, context_warmup=0.5, max_steps=4, batch_size=6, micro_batch_size=3)
+def test_sequences_have_half_of_the_context_during_its_warmup_but_those_of_validations_all_of_it(tmp_path):
+    run = trainer(tmp_path, context_warmup=0.5, max_steps=4, eval_every=1, batch_size=6, micro_batch_size=3)
     shapes = []
     run.loss.register_forward_pre_hook(lambda loss, inputs: shapes.append((*inputs[0].shape, loss.training)))
     run.run()
     T = ARGS.max_seq_len
     assert [shape for *shape, training in shapes if training] == 4 * [[6, T // 2]] + 4 * [[3, T]]
+    validated = [shape for *shape, training in shapes if not training]
+    assert validated == 4 * validated[: len(validated) // 4] and validated[0][1] == T
     assert run.progress.tokens == 4 * 6 * T
-    assert max(shape[1] for *shape, training in shapes if not training) == T, "the last validation"
 
 
 def test_the_gradient_is_clipped_and_its_norm_before_clipping_is_reported(tmp_path):
