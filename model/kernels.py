@@ -308,4 +308,5 @@ def later_chunk_mask(T: int, S: int, device: torch.device) -> Tensor:
 
 def has_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether PyTorch has its flash kernel for these: in 16 bits, on cards of NVIDIA from Ampere on and some of AMD."""
-    return can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, True, True))
+    is_causal = q.shape[2] == k.shape[2]  # for PyTorch a later chunk is not, because its `causal_lower_right` masks it
+    return can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, is_causal, True))

@@ -115,14 +115,23 @@ def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[
 
     The step runs once before, because a kernel cannot be recorded while it is being loaded. It runs on the stream that
     is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
+
+    Matrix products work in memory that PyTorch keeps for each stream, and frees with any recording of that stream. A
+    recording made without it has its own, which nothing else frees (pytorch issue 193402).
     """
-    with ONE_AT_A_TIME, torch.cuda.device(device):
+    current = torch.cuda.current_stream(device)
+    with ONE_AT_A_TIME, torch.cuda.stream(current):  # also after a recording that failed
         stream = torch.cuda.Stream()
-        stream.wait_stream(torch.cuda.current_stream())
+        stream.wait_stream(current)
         with torch.cuda.stream(stream):
             step()
-        torch.cuda.current_stream().wait_stream(stream)
+        current.wait_stream(stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):  # other threads may go on
-            out = step()
+        torch._C._cuda_clearCublasWorkspaces()
+        try:
+            # Other threads may start kernels meanwhile, but not wait for the whole card
+            with torch.cuda.graph(graph, stream=stream, capture_error_mode="thread_local"):
+                out = step()
+        finally:
+            torch._C._cuda_clearCublasWorkspaces()
     return graph.replay, out

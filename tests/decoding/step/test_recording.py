@@ -8,6 +8,7 @@ import gc
 import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from functools import partial
 from unittest.mock import MagicMock, call
 
@@ -273,13 +274,20 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
         assert counters["stats"]["unique_graphs"] == before + 10 * number
 
 
-def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up(monkeypatch):
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up_with_memory_of_its_own(monkeypatch, fails):
     """Without a stream, PyTorch takes one of the card on which the process made its first recording."""
     cuda = MagicMock()
+    cuda.graph.return_value.__exit__.return_value = False
     monkeypatch.setattr(torch, "cuda", cuda)
-    second_card, stream = torch.device("cuda", 1), cuda.Stream.return_value
-    recording.record(cuda.step, second_card)
-    calls = [each for each in cuda.mock_calls if each[0] in ("device", "Stream", "stream", "step", "graph")]
-    assert calls[:4] == [call.device(second_card), call.Stream(), call.stream(stream), call.step()]
-    assert [name for name, *_ in calls[4:]] == ["graph", "step"]
-    assert calls[4].kwargs["stream"] is stream
+    monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear, raising=False)
+    second_card, current, stream = torch.device("cuda", 1), cuda.current_stream.return_value, cuda.Stream.return_value
+    if fails:
+        cuda.step.side_effect = ["warm", torch.OutOfMemoryError("no memory for the recording")]
+    with pytest.raises(torch.OutOfMemoryError) if fails else nullcontext():
+        recording.record(cuda.step, second_card)
+    assert cuda.current_stream.call_args == call(second_card)
+    calls = [each for each in cuda.mock_calls if each[0] in ("stream", "Stream", "step", "clear", "graph")]
+    assert calls[:4] == [call.stream(current), call.Stream(), call.stream(stream), call.step()]
+    assert [name for name, *_ in calls[4:]] == ["clear", "graph", "step", "clear"]
+    assert calls[5].kwargs["stream"] is stream
