@@ -7,7 +7,6 @@ is left out. To know how many tokens each of the models would see, they are time
 with the batch that they would be trained with. docs/scaling.md works through one choice by hand.
 """
 
-import importlib.util
 import math
 import os
 import shutil
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._triton import has_triton
 
 from ..cli import print_note
 from ..config import ModelArgs
@@ -141,14 +141,15 @@ def with_compile(run: Run, compile: bool) -> Run:
 def can_compile(run: Run, dataset: Dataset, ranks: Ranks) -> bool:
     """Whether steps may be compiled without being asked to.
 
-    Triton, which PyTorch for Windows lacks, needs a C compiler and the headers of Python. Conversations have batches of
-    many lengths, each of which would be compiled.
+    Triton, which PyTorch for Windows lacks and cards before Volta cannot run, needs a C compiler and the headers of
+    Python. Conversations have batches of many lengths, and a warm-up of the context of two; each would be compiled.
     """
     compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang")))
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    has_triton = importlib.util.find_spec("triton") is not None and compiler and has_headers
-    is_plain = run.train.network is None and not isinstance(dataset, Conversations) and ranks.world_size == 1
-    return local_device(run.train.device, ranks).type == "cuda" and has_triton and is_plain
+    is_plain = run.train.network is None and not run.train.context_warmup and ranks.world_size == 1
+    is_plain = is_plain and not isinstance(dataset, Conversations)
+    is_card = local_device(run.train.device, ranks).type == "cuda"
+    return is_card and is_plain and compiler and has_headers and has_triton()
 
 
 def run_seconds(run: Run, speed: float, dataset: Dataset) -> float:
@@ -295,7 +296,7 @@ def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset
     """
     rows = train.batch_size // ranks.world_size
     context = window_tokens(model, dataset)
-    share = replace(train, batch_size=rows)
+    share = replace(train, batch_size=rows, context_warmup=0.0)  # steps of the whole context, which are the slower ones
     if train.fsdp and ranks.world_size > 1:
         one, two = (step_seconds(run, replace(model, n_layers=number), share, context, dataset) for number in (1, 2))
         seconds = one + (model.n_layers - 1) * max(0.0, two - one)

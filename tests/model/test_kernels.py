@@ -137,9 +137,12 @@ def test_a_later_chunk_with_many_keys_makes_no_mask_on_a_gpu_and_with_flash_no_c
             return function(*args, **kwargs or {})
 
     monkeypatch.setattr(kernels, "MANY_KEYS", many)
+
     # PyTorch has flash for causal attention of as many queries as keys only; for a later chunk it is asked without
-    asked = lambda params: has_flash and not (params.is_causal and params.query.shape[2] < params.key.shape[2])
-    monkeypatch.setattr(kernels, "can_use_flash_attention", asked)
+    def can_use_flash_attention(params):
+        return has_flash and not (params.is_causal and params.query.shape[2] < params.key.shape[2])
+
+    monkeypatch.setattr(kernels, "can_use_flash_attention", can_use_flash_attention)
     q, k = torch.randn(2, 6, 4, D), torch.randn(2, 2, 9, D)
     with Recorder():
         found = kernels.gpu_attention(q, k, k)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from training_helpers import ARGS, dataset, make_run
 
-from model import ModelArgs
+from model import ModelArgs, Transformer
+from model.text.dataset import Conversations
 from model.training import choice
 from model.training.choice import (
     FINE_TUNING_PASSES,
@@ -188,22 +189,37 @@ def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_part
         assert (train.batch_size, train.micro_batch_size) == (4 * 64, rows)
 
 
-def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch):
-    """On a CPU, a large model is timed with fewer tokens; and one process for all."""
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch, device):
+    """On a CPU, a large model is timed with fewer tokens; and one process for all.
+
+    A step has the whole context, as those after a warm-up of the context, and ends when its device has computed it.
+    """
     monkeypatch.setattr(choice, "TIMED_OPERATIONS", 1e9)
     large = dataclasses.replace(ARGS, n_layers=20, max_seq_len=1024)
     now, tokens, seconds = [0.0], [], iter([0.2, 0.1, 0.15, 0.3])
 
-    def step(trainer, lr_scale):
-        tokens.append(trainer.args.batch_size * trainer.model.args.max_seq_len)
+    def compute(*_):
         now[0] += next(seconds)
 
+    def step(trainer, lr_scale):
+        rows, context = trainer.batch_shape
+        assert context == trainer.model.args.max_seq_len
+        tokens.append(rows * context)
+        now[0] += 0.05
+        if device == "cpu":
+            compute()
+
     monkeypatch.setattr(choice.Trainer, "step", step)
+    monkeypatch.setattr(choice, "local_device", lambda *_: torch.device(device))
+    monkeypatch.setattr(Transformer, "to", lambda network, device: network)
+    monkeypatch.setattr(torch.accelerator, "synchronize", compute)
     monkeypatch.setattr(choice.time, "perf_counter", lambda: now[0])
-    run, ranks = make_run(**vars(ARGS) | {"batch_size": 12, "device": "cpu", "dtype": "float32"}), Ranks(world_size=2)
+    settings = {"batch_size": 12, "device": "cpu", "dtype": "float32", "context_warmup": 0.5}
+    run, ranks = make_run(**vars(ARGS) | settings), Ranks(world_size=2)
     model, train = choice.sample_step(run, large, dataset(), ranks)
     speed = choice.measure_speed(run, model, train, dataset(), ranks)
-    assert speed == pytest.approx(2 * tokens[0] / 0.1)
+    assert speed == pytest.approx(2 * tokens[0] / 0.15)
     assert len(tokens) == 4, "half a second and more after a warm-up"
     assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e9, rel=0.01)
 
@@ -301,7 +317,7 @@ def test_a_run_by_steps_is_compiled_from_ten_thousand_on(monkeypatch):
 
 def test_only_where_a_compiler_is_found_a_card_compiles_without_being_asked(monkeypatch):
     ranks, run = Ranks(), make_run(**ON_A_CARD, minutes=10.0)
-    monkeypatch.setattr(choice.importlib.util, "find_spec", lambda name: object())
+    monkeypatch.setattr(choice, "has_triton", lambda: True)
     monkeypatch.setattr(choice.shutil, "which", lambda name: name)
     monkeypatch.setattr(choice.Path, "exists", lambda path: True)
     assert not choice.can_compile(run, TWENTY_MB, ranks), "on a CPU"
@@ -309,8 +325,12 @@ def test_only_where_a_compiler_is_found_a_card_compiles_without_being_asked(monk
     assert choice.can_compile(run, TWENTY_MB, ranks)
     assert not choice.can_compile(run, TWENTY_MB, Ranks(world_size=2))
     assert not choice.can_compile(make_run(**ON_A_CARD, network="mine:Network"), TWENTY_MB, ranks)
-    monkeypatch.setattr(choice.shutil, "which", lambda name: None)
-    assert not choice.can_compile(run, TWENTY_MB, ranks)
+    assert not choice.can_compile(make_run(**ON_A_CARD, context_warmup=0.5), TWENTY_MB, ranks)
+    assert not choice.can_compile(run, Conversations.__new__(Conversations), ranks)
+    for lacking, absent in (("shutil.which", lambda name: None), ("has_triton", lambda: False)):  # a card before Volta
+        with monkeypatch.context() as patch:
+            patch.setattr(f"model.training.choice.{lacking}", absent)
+            assert not choice.can_compile(run, TWENTY_MB, ranks)
 
 
 def test_a_model_that_is_sharded_is_never_timed_whole(monkeypatch):
