@@ -5,19 +5,21 @@
     python benchmarks/gpu.py --device cpu --small          a minute, to try the program out
 
 All weights are random, and the dtype is the one that the card multiplies fastest. transformers generates with a static
-cache, whose forward pass it compiles, and trains in a plain loop with autocast. A cell that would begin after
-``--seconds`` stays empty. The share of the memory's rate counts the weights once a token, and MFU counts six operations
-for each multiplication of a forward pass, as a share of what a large product reaches here.
+cache, whose forward pass it compiles, and trains in a plain loop with autocast. What would begin after ``--seconds``,
+or is compiled and would begin a minute before, is left out. The share of the memory's rate counts the weights once a
+token. A training step has six operations for each multiplication of a forward pass; MFU is their rate as a share of the
+card's (989 TFLOPS in bfloat16 for an H100 or H200), and what a large product reaches here is beside it.
 """
 
 import argparse
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -33,14 +35,17 @@ from benchmarks.timing import memory_rate, seconds
 from model import ModelArgs, Transformer, generate
 from model.cli import instances
 from model.cli.machine import pick_device, pick_dtype
+from model.decoding.network import for_decoding
 from model.text.dataset import Dataset
-from model.training.choice import choose_model, multiplications, step_seconds
+from model.training.choice import choose_model, fitting_micro_batch, multiplications, step_seconds
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.distributed import Ranks
 
 GPT = ModelArgs(dim=768, n_layers=12, n_heads=12, vocab_size=32000, max_seq_len=1024)  # 85 million in the layers
 TINY = ModelArgs(dim=64, n_layers=2, n_heads=2, vocab_size=256, max_seq_len=64)
-SAMPLED = {"temperature": 0.8, "top_p": 0.95, "seed": 0}
+WAYS = {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.95, "seed": 0}}
+FIRST = 3  # of the tokens that count: one is of the prompt, and with two a step may be compiled and recorded
+COMPILING = 60.0  # seconds
 
 
 @dataclass(frozen=True)
@@ -55,28 +60,36 @@ class Sizes:
     text_tokens: int  # of the text that a model is chosen for
 
 
-LARGE = Sizes({name: SHAPES[name] for name in ("15M", "1.1B")}, 128, GPT, 32, 8192, 6_000_000)
+LARGE = Sizes({name: SHAPES[name] for name in ("1.1B", "15M")}, 250, GPT, 32, 8192, 6_000_000)
 SMALL = Sizes({"tiny": TINY}, 8, TINY, 2, 256, 20_000)
 
 
 class Report:
-    """Measures cells as long as there is time, and prints them in rows."""
+    """Measures as long as there is time, and keeps the rows of tables until all is measured."""
 
     def __init__(self, limit: float) -> None:
         self.end = time.monotonic() + limit
 
-    def measure(self, figure: Callable[[], float], needed: float = 0.0) -> float | None:
-        """The figure, or None if less than ``needed`` seconds are left, or if this machine cannot do it."""
-        if time.monotonic() + needed > self.end:
+    def has(self, seconds: float) -> bool:
+        return time.monotonic() + seconds <= self.end
+
+    def measure(self, name: str, figure: Callable[[], Any], needed: float = 0.0) -> Any:
+        """What ``figure`` returns, or None if ``needed`` seconds are not left, or if this machine cannot do it."""
+        if not self.has(needed):
             return None
         try:
-            return figure()
-        except (ImportError, RuntimeError, ValueError) as error:  # without transformers, memory or a compiler
-            print(f"not measured: {type(error).__name__}: {str(error)[:200]}", file=sys.stderr)
+            found = figure()
+        except Exception as error:  # no memory, no compiler, no transformers or another one: the rest still counts
+            found = f"{type(error).__name__}: {str(error)[:200]}"
+            print(f"{name}: {found}", file=sys.stderr)
             return None
+        print(f"{name}: {found:.4g}" if isinstance(found, float) else f"{name}: done", file=sys.stderr)
+        return found
 
-    def row(self, *cells: object) -> None:
-        print("| " + " | ".join("" if cell is None else str(cell) for cell in cells) + " |", flush=True)
+
+def print_table(*rows: list[object]) -> None:
+    head, *body = ["| " + " | ".join("" if cell is None else str(cell) for cell in row) + " |" for row in rows]
+    print(head, "|" + len(rows[0]) * "---|", *body, "", sep="\n", flush=True)
 
 
 def wait(device: torch.device) -> None:
@@ -84,52 +97,77 @@ def wait(device: torch.device) -> None:
         torch.accelerator.synchronize(device)
 
 
-def our_speed(model: Transformer, rows: int, tokens: int, compile: bool, sampling: dict[str, float]) -> float:
-    """Tokens/s of all rows, after the two steps in which the first is computed and the second compiled or recorded."""
-    device = model.tok_embeddings.weight.device
-    steps = generate(model, [[1, 2, 3]] * rows, tokens + 2, compile=compile, **sampling)
-    next(steps), next(steps)
-    wait(device)
-    return rows * tokens / seconds(lambda: (list(steps), wait(device)))
+def rate(times: list[float]) -> float:
+    """Tokens/s of one text, from the times at which its tokens were on the CPU."""
+    return (len(times) - FIRST) / (times[-1] - times[FIRST - 1])
+
+
+def our_speed(network: Transformer, rows: int, tokens: int, sampling: dict[str, float]) -> float:
+    """Tokens/s of all rows."""
+    return rows * rate([time.perf_counter() for _ in generate(network, [[1, 2, 3]] * rows, tokens, **sampling)])
+
+
+@dataclass
+class Streamer:
+    """transformers gives it the prompt and then the tokens of each step, on the CPU."""
+
+    times: list[float] = field(default_factory=list)
+
+    def put(self, tokens: Tensor) -> None:
+        self.times.append(time.perf_counter())
+
+    def end(self) -> None:
+        pass
 
 
 def transformers_speed(model: nn.Module, rows: int, tokens: int, sampling: dict[str, float]) -> float:
-    """The same with its static cache, after a text that compiles it."""
-    device = next(model.parameters()).device
-    prompts = torch.tensor([[1, 2, 3]] * rows, device=device)
-    options = {"cache_implementation": "static", "pad_token_id": 0, "do_sample": bool(sampling)}
-    options |= {name: value for name, value in sampling.items() if name != "seed"}
-
-    def continue_texts() -> None:
-        model.generate(prompts, min_new_tokens=tokens, max_new_tokens=tokens, **options)  # type: ignore[operator]
-        wait(device)
-
-    continue_texts()
-    return rows * tokens / seconds(continue_texts)
+    """The same with its static cache, in the second text, because the first one compiles it."""
+    prompts = torch.tensor([[1, 2, 3]] * rows, device=next(model.parameters()).device)
+    options: dict[str, Any] = {"cache_implementation": "static", "pad_token_id": 0, "do_sample": bool(sampling)}
+    if sampling:
+        options |= {"temperature": sampling["temperature"], "top_p": sampling["top_p"], "top_k": 0}
+    for _ in range(2):
+        streamer = Streamer()
+        length = {"min_new_tokens": tokens, "max_new_tokens": tokens}
+        model.generate(prompts, streamer=streamer, **length, **options)  # type: ignore[operator]
+    return rows * rate(streamer.times[1:])
 
 
-def generation(sizes: Sizes, device: torch.device, dtype: torch.dtype, report: Report) -> None:
-    rate = memory_rate(device=device)
-    report.row("tokens/s generated", "default", "share of the memory's rate", "`--compile`", "share", "transformers")
-    report.row(*["---"] * 6)
-    for name, args in sizes.shapes.items():
+class Generation:
+    """One network of ours and one of transformers."""
+
+    def __init__(self, name: str, args: ModelArgs, device: torch.device, dtype: torch.dtype, report: Report) -> None:
         torch.manual_seed(0)
-        model = Transformer(args).to(device, dtype).eval()
-        theirs = report.measure(lambda args=args: llama(args).to(device, dtype).eval())
-        size = sum(weight.nbytes for key, weight in model.named_parameters() if key != "tok_embeddings.weight")
-        for rows in (1, 16):
-            for how, sampling in {"greedy": {}, "sampled": SAMPLED}.items():
-                cells: list[object] = [f"{name}, {rows} {'text' if rows == 1 else 'texts'}, {how}"]
-                for compile in (False, True):
-                    speed = report.measure(
-                        partial(our_speed, model, rows, sizes.tokens, compile, sampling), 45 * compile
-                    )
-                    cells += [speed and f"{speed:,.0f}", speed and f"{speed / rows * size / rate:.0%}"]
-                other = None
-                if theirs is not None:
-                    other = report.measure(partial(transformers_speed, theirs, rows, sizes.tokens, sampling), 45)
-                report.row(*cells, other and f"{other:,.0f}")
-        del model, theirs
+        self.name, self.report = name, report
+        self.model = Transformer(args).to(device, dtype).eval()
+        self.theirs = report.measure(f"transformers' {name}", lambda: llama(args).to(device, dtype).eval())
+        weights = (weight for key, weight in self.model.named_parameters() if key != "tok_embeddings.weight")
+        self.share = sum(weight.nbytes for weight in weights) / memory_rate(device=device)  # of a second, for a token
+
+    def rows(self, texts: int, tokens: int) -> list[list[object]]:
+        """The rows of the table with so many texts at a time."""
+        figures: dict[tuple[str, str], float | None] = {}
+        names = {how: f"{self.name}, {texts} {'text' if texts == 1 else 'texts'}, {how}" for how in WAYS}
+        for compile in (False, True):
+            way, needed = "`--compile`" if compile else "default", COMPILING * compile
+            network = self.report.measure(f"a step, {way}", partial(for_decoding, self.model, compile), needed)
+            for how, sampling in WAYS.items():
+                if network is not None:
+                    speed = partial(our_speed, network, texts, tokens, sampling)
+                    figures[how, way] = self.report.measure(f"{names[how]}, {way}", speed, needed)
+        torch.compiler.reset()  # or else transformers' second number of texts would be compiled for all numbers
+        for how, sampling in WAYS.items():
+            if self.theirs is not None:
+                speed = partial(transformers_speed, self.theirs, texts, tokens, sampling)
+                figures[how, "transformers"] = self.report.measure(f"{names[how]}, transformers", speed, COMPILING)
+        rows: list[list[object]] = []
+        for how in WAYS:
+            cells: list[object] = [names[how]]
+            for way in ("default", "`--compile`", "transformers"):
+                figure = figures.get((how, way))
+                cells += [figure and f"{figure:,.0f}", figure and f"{figure / texts * self.share:.0%}"]
+            rows.append(cells)
+        return rows
 
 
 def training_run(sizes: Sizes, device: torch.device, **settings: object) -> Run:
@@ -142,22 +180,23 @@ def random_text(vocab_size: int, tokens: int) -> Dataset:
     return Dataset(ids, ids[:1000], val_bytes=1000, val_tokens=999)
 
 
-def transformers_step_seconds(sizes: Sizes, device: torch.device, dtype: torch.dtype) -> float:
-    """The fastest of five steps of a plain loop. In float16 the time of a scaler is missing."""
+def transformers_step_seconds(sizes: Sizes, rows: int, device: torch.device, dtype: torch.dtype) -> float:
+    """The fastest of five steps of a plain loop, ``rows`` at a time. In float16 the time of a scaler is missing."""
     model = llama(sizes.trained).to(device)
     optimizer = fused_adamw(model)
     tokens = torch.randint(sizes.trained.vocab_size, (sizes.rows, sizes.trained.max_seq_len + 1), device=device)
 
-    def step() -> Tensor:
-        with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
-            loss = llama_loss(model, tokens[:, :-1], tokens[:, 1:]) / tokens[:, 1:].numel()
-        loss.backward()
+    def step() -> None:
+        for part in tokens.split(rows):
+            with torch.autocast(device.type, dtype, enabled=dtype != torch.float32):
+                loss = llama_loss(model, part[:, :-1], part[:, 1:]) / tokens[:, 1:].numel()
+            loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        return loss
+        wait(device)
 
-    return min(seconds(lambda: (step().item(), wait(device))) for _ in range(5))
+    return min(seconds(step) for _ in range(5))
 
 
 def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
@@ -166,44 +205,49 @@ def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
     return 2 * size**3 / min(seconds(lambda: (a @ b, wait(device))) for _ in range(10))
 
 
-def training(sizes: Sizes, device: torch.device, report: Report) -> None:
+def training(sizes: Sizes, device: torch.device, report: Report) -> list[list[object]]:
     run, text = training_run(sizes, device), random_text(sizes.trained.vocab_size, sizes.text_tokens)
-    dtype = run.train.product_dtype(device)
-    rate, context = product_rate(device, dtype, sizes.product), sizes.trained.max_seq_len
+    dtype, context = run.train.product_dtype(device), sizes.trained.max_seq_len
     step_tokens = sizes.rows * context
+    rows = fitting_micro_batch(run.model, run.train, Ranks())
+    train = replace(run.train, micro_batch_size=rows)
+    product = report.measure("a large product", partial(product_rate, device, dtype, sizes.product))
 
     def our_seconds(compile: bool) -> float:
-        return step_seconds(run, run.model, replace(run.train, compile=compile), context, text)
+        return step_seconds(run, run.model, replace(train, compile=compile), context, text)
 
-    report.row(f"training, {sizes.rows} x {context} tokens a step, AdamW", "ms a step", "tokens/s", "MFU")
-    report.row(*["---"] * 4)
-    ways: dict[str, tuple[Callable[[], float], float]] = {
+    steps: dict[str, tuple[Callable[[], float], float]] = {
         "eager": (partial(our_seconds, False), 0.0),
-        "compiled": (partial(our_seconds, True), 90.0),
-        "transformers": (partial(transformers_step_seconds, sizes, device, dtype), 0.0),
+        "compiled": (partial(our_seconds, True), COMPILING),
+        "transformers": (partial(transformers_step_seconds, sizes, rows, device, dtype), 0.0),
     }
-    for name, (step, needed) in ways.items():
-        time_taken = report.measure(step, needed) if name != "compiled" or device.type != "cpu" else None
-        speed = time_taken and step_tokens / time_taken
-        share = speed and 6 * multiplications(sizes.trained) * speed / rate
-        report.row(name, time_taken and f"{1e3 * time_taken:,.1f}", speed and f"{speed:,.0f}", share and f"{share:.0%}")
-    print(
-        f"\nA product of {sizes.product:,} x {sizes.product:,} in {str(dtype)[6:]} reaches {rate / 1e12:,.1f} TFLOPS."
-    )
+    if device.type == "cpu":
+        del steps["compiled"]
+    table: list[list[object]] = []
+    for name, (step, needed) in steps.items():
+        taken = report.measure(f"a training step, {name}", step, needed)
+        speed = taken and step_tokens / taken
+        operations = speed and 6 * multiplications(sizes.trained) * speed
+        cells = [taken and f"{1e3 * taken:,.1f}", speed and f"{speed:,.0f}", speed and f"{operations / 1e12:,.1f}"]
+        table.append([name, *cells, speed and product and f"{operations / product:.0%}"])
+    heading = f"training, {sizes.rows} x {context} tokens a step, {rows} at once, AdamW"
+    large = product and f"share of the {product / 1e12:,.1f} of a product of {sizes.product:,} x {sizes.product:,}"
+    return [[heading, "ms a step", "tokens/s", "TFLOPS", large], *table]
 
 
-def choice(sizes: Sizes, device: torch.device, report: Report) -> None:
-    """What ``--minutes 10`` chooses, uncompiled if there is too little time to compile two models."""
+def choice(sizes: Sizes, device: torch.device, report: Report) -> str:
+    """What ``--minutes 10`` chooses."""
     settings: dict[str, object] = {"minutes": 10.0, "device": str(device), "vocab_size": 4096}
-    if time.monotonic() + 180 > report.end:
+    asked = "`--minutes 10`"
+    if not report.has(2.5 * COMPILING):  # for two models
         settings["compile"] = False
+        asked += " with `--no-compile`"
     run = Run(*instances(settings, *SETTINGS_CLASSES), frozenset(settings), Path("run"))
     run, speed = choose_model(run, random_text(run.model.vocab_size, sizes.text_tokens), Ranks())
     model, train = run.model, run.train
-    way = "compiled" if train.compile else "eager"
-    print(
-        f"`--minutes 10` for {sizes.text_tokens:,} tokens chooses {model.dim} x {model.n_layers} with "
-        f"{train.batch_size} x {model.max_seq_len} tokens a step, {way}: {speed:,.0f} tokens/s."
+    return (
+        f"{asked} for {sizes.text_tokens:,} tokens chooses {model.dim} x {model.n_layers} with {train.batch_size} x "
+        f"{model.max_seq_len} tokens a step, {'compiled' if train.compile else 'eager'}: {speed:,.0f} tokens/s."
     )
 
 
@@ -216,13 +260,21 @@ def main(arguments: list[str] | None = None) -> None:
     device, sizes, report = pick_device(flags.device), SMALL if flags.small else LARGE, Report(flags.seconds)
     dtype = pick_dtype("auto", device)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    rate = memory_rate(device=device) / 1e9
-    print(f"{name}, {str(dtype)[6:]}; memory reads {rate:,.0f} GB/s; torch {torch.__version__}, {date.today()}\n")
-    training(sizes, device, report)
-    print()
-    generation(sizes, device, dtype, report)
-    print()
-    choice(sizes, device, report)
+    print(f"{name}, {str(dtype)[6:]}; memory reads {memory_rate(device=device) / 1e9:,.0f} GB/s; ", end="")
+    print(f"torch {torch.__version__}, {date.today()}\n", flush=True)
+
+    # What matters most comes first, because time may run out.
+    (largest, args), *others = sizes.shapes.items()
+    both = Generation(largest, args, device, dtype, report)
+    generated = both.rows(1, sizes.tokens)
+    print_table(*training(sizes, device, report))
+    print(report.measure("the choice", partial(choice, sizes, device, report), COMPILING) or "", end="\n\n", flush=True)
+    generated += both.rows(16, sizes.tokens)
+    for name, args in others:
+        both = Generation(name, args, device, dtype, report)
+        generated += both.rows(1, sizes.tokens) + both.rows(16, sizes.tokens)
+    head = ["tokens/s generated", "default", "share of the memory's rate", "`--compile`", "share", "transformers"]
+    print_table([*head, "share"], *generated)
 
 
 if __name__ == "__main__":

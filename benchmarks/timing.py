@@ -36,7 +36,7 @@ def seconds(run: Callable[[], object]) -> float:
 
 def memory_rate(repeats: int = 9, device: torch.device | str = "cpu") -> float:
     """Bytes/s that the device reads: the fastest of several sums over more bytes than fit into a cache."""
-    block = torch.ones(64 * 2**20 if str(device) == "cpu" else 2**30, device=device)
+    block = torch.ones(64 * 2**20 if str(device) == "cpu" else 256 * 2**20, device=device)
     return block.nbytes / min(seconds(lambda: block.sum().item()) for _ in range(repeats))
 
 
