@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
 from model import Transformer, generate
+from model.decoding import sampling
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
@@ -116,8 +117,9 @@ def device(backends) -> Iterator[Device]:
 
 @pytest.fixture
 def card(backends, monkeypatch) -> Iterator[Device]:
-    """A device that has 64-bit floating point, as NVIDIA's and AMD's, and on which tokens are drawn."""
-    monkeypatch.setattr("model.decoding.sampling.SAMPLING_DEVICES", ("cpu", "meta"))
+    """A device that has 64-bit floating point, as NVIDIA's and AMD's: what draws tokens there, draws them here."""
+    devices = tuple("meta" if device == "cuda" else device for device in sampling.SAMPLING_DEVICES)
+    monkeypatch.setattr(sampling, "SAMPLING_DEVICES", devices)
     with Device(has_doubles=True) as device:
         yield device
     assert {name for name in device.operators if "CUDA" not in backends[name]} == set()
