@@ -7,7 +7,7 @@ from contextlib import nullcontext
 
 import pytest
 import torch
-from torch.overrides import TorchFunctionMode
+from cards import OnCard
 
 from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, uniforms
 
@@ -78,17 +78,6 @@ def test_min_p_comes_last_and_gives_the_distribution_of_transformers(transformer
     expected, found = warpers(None, logits.clone()).softmax(-1), apply_filters(logits, sampling).softmax(-1)
     assert torch.allclose(found, expected, atol=1e-6)
     assert torch.equal(found > 0, expected > 0)
-
-
-class OnCard(TorchFunctionMode):
-    """All tensors claim to be on an NVIDIA card, and stay where they are."""
-
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func == torch.Tensor.device.__get__:
-            return torch.device("cuda")
-        if func == torch.Tensor.to and args[1:] == (torch.device("cuda"),):
-            return args[0]
-        return func(*args, **kwargs or {})
 
 
 @pytest.mark.parametrize(

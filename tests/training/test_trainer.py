@@ -168,7 +168,8 @@ def test_sequences_have_half_of_the_context_during_its_warmup_but_those_of_valid
     T = ARGS.max_seq_len
     assert [shape for *shape, training in shapes if training] == 4 * [[6, T // 2]] + 4 * [[3, T]]
     validated = [shape for *shape, training in shapes if not training]
-    assert validated == 4 * validated[: len(validated) // 4] and validated[0][1] == T
+    assert validated == 4 * validated[: len(validated) // 4]
+    assert validated[0][1] == T
     assert run.progress.tokens == 4 * 6 * T
 
 
