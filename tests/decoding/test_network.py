@@ -2,11 +2,13 @@
 
 import pytest
 import torch
+from cards import OnCard
 from greedy import greedy
 from torch import nn
 
 from model import Transformer, generate
 from model.attention import Attention, attention
+from model.decoding.step import recording
 
 
 @pytest.mark.parametrize("changed", ["forward", "layer", "attention", "attend", "rotation"])
@@ -40,3 +42,22 @@ def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(smal
     assert list(generate(model, [prompt], 12)) == text
     monkeypatch.undo()
     assert text != list(generate(original, [prompt], 12))
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.2, "seed": 1}])
+def test_a_card_records_the_step_of_a_text_without_being_asked_and_gives_the_text_of_the_cpu(
+    small_model, monkeypatch, options
+):
+    model, replays = small_model(), []
+
+    def record(step, device):
+        out = step()
+        return lambda: replays.append(out.copy_(step())), out
+
+    monkeypatch.setattr(recording, "record", record)
+    texts = [list(generate(model, [[1, 5, 7], [2, 3, 4]], 9, **options))]
+    assert not replays
+    with OnCard():
+        texts.append(list(generate(model, [[1, 5, 7], [2, 3, 4]], 9, **options)))
+    assert len(replays) == 8  # the prompt gives the first token
+    assert texts[0] == texts[1]

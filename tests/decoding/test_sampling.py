@@ -3,9 +3,11 @@
 import itertools
 import math
 import random
+from contextlib import nullcontext
 
 import pytest
 import torch
+from cards import OnCard
 
 from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, uniforms
 
@@ -76,6 +78,25 @@ def test_min_p_comes_last_and_gives_the_distribution_of_transformers(transformer
     expected, found = warpers(None, logits.clone()).softmax(-1), apply_filters(logits, sampling).softmax(-1)
     assert torch.allclose(found, expected, atol=1e-6)
     assert torch.equal(found > 0, expected > 0)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"top_p": 0.8},
+        {"top_p": 0.99},
+        {"top_k": 40, "top_p": 0.9, "repetition_penalty": 1.3},
+        {"min_p": 0.05},
+    ],
+)
+def test_a_card_draws_the_tokens_of_the_cpu(options):
+    logits, drawn = 2 * torch.randn(50, 3, 400), []
+    for device in (nullcontext(), OnCard()):
+        with device:
+            sampler = Sampler(Sampling(1.5, seed=1, **options), [[1, 2], [3], [4]])
+            drawn.append([sampler(each).tolist() for each in logits])
+    assert drawn[0] == drawn[1]
 
 
 def test_the_penalty_lowers_seen_tokens_only(logits):

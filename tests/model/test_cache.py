@@ -1,10 +1,13 @@
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import torch
 from greedy import in_chunks
 
 from model import KVCache
+from model.cache import LayerCache
+from model.decoding.step.recording import SlotCache
 
 
 @pytest.mark.parametrize("mode", [nullcontext, torch.inference_mode])
@@ -19,6 +22,15 @@ def test_using_a_cache_does_not_change_gradients(small_model, mode):
             in_chunks(model, tokens, [4, 1], cache)
     assert not any(layer.keys.requires_grad or layer.values.requires_grad for layer in cache.layers)
     assert all(map(torch.equal, *found))
+
+
+@pytest.mark.parametrize("make", [LayerCache, partial(SlotCache, slot=torch.tensor([2]))])
+def test_a_cache_keeps_no_activations_alive(make):
+    cache, new = make(torch.zeros(1, 1, 4, 2), torch.zeros(1, 1, 4, 2)), torch.ones(1, 1, 1, 2, requires_grad=True)
+    keys, values = cache.update(2, new, 3 * new)
+    for found, value in ((keys, 1), (values, 3)):
+        assert not found.requires_grad
+        assert found[0, 0, :3, 0].tolist() == [0, 0, value]
 
 
 @pytest.mark.parametrize(

@@ -168,11 +168,13 @@ def test_torchrun_starts_a_sharded_run_whose_size_is_chosen_for_the_minutes():
     """Started as a user starts it, so that the variables and the signals are torchrun's own."""
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     flags = ["text.txt", "--out_dir", "out", "--fsdp", "--minutes", "0.01", "--max_steps", "3", "--device", "cpu"]
+    flags += ["--sample_every", "1"]
     done = subprocess.run([*command, ROOT / "train.py", *flags], capture_output=True, encoding="utf-8", check=False)
     assert done.returncode == 0, done.stderr
     assert steps("out")[0] == 1
     assert (settings_of("out")["dim"], settings_of("out")["fsdp"]) == (load_model("out").args.dim, True)
     assert done.stderr.count("validation     ") == 1
+    assert done.stdout == "", "no samples, because no process has room for the whole model"
 
 
 @pytest.mark.slow

@@ -1,4 +1,5 @@
 import dataclasses
+from functools import partial
 
 import numpy as np
 import pytest
@@ -40,16 +41,18 @@ def test_the_learning_rate_of_every_optimizer_is_a_fraction_of_the_peak():
     assert [group["lr"] for o in optimizers for group in o.param_groups] == pytest.approx([0.001] * 3)
 
 
-def test_muon_steps_like_torchs_muon_up_to_its_lower_precision():
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 1.0), (torch.float16, 1e-7)])
+def test_muon_steps_like_torchs_muon_up_to_its_lower_precision(dtype, size):
+    """Also in float16, which rounds gradients as small as these to one of a few numbers."""
     start = [torch.randn(12, 30), torch.randn(30, 12), torch.randn(12, 30)]
     outcomes = []
-    for optimizer in (Muon, torch.optim.Muon):
+    for optimizer in (partial(Muon, dtype=dtype), torch.optim.Muon):
         weights = [torch.nn.Parameter(w.clone()) for w in start]
         muon = optimizer(weights, lr=0.1, weight_decay=0.1)
         generator = torch.Generator().manual_seed(0)
         for _ in range(3):
             for w in weights:
-                w.grad = torch.randn(w.shape, generator=generator)
+                w.grad = size * torch.randn(w.shape, generator=generator)
             muon.step()
         outcomes.append(weights)
     for ours, torchs, before in zip(*outcomes, start):

@@ -72,15 +72,20 @@ def test_a_resumed_run_is_the_uninterrupted_run_bit_for_bit(tmp_path, optimizer,
     assert without_speed(directories[0]) == without_speed(directories[1])
 
 
-@pytest.mark.parametrize("optimizer", [pytest.param("muon", marks=pytest.mark.slow), "adamw"])
-def test_training_in_float16_learns_as_in_float32(optimizer):
-    losses = []
+@pytest.mark.parametrize(
+    ("optimizer", "tolerances"),
+    [("adamw", (0.01, 0.01)), pytest.param("muon", (0.03, 0.5), marks=pytest.mark.slow)],
+)
+def test_training_in_float16_learns_as_in_float32(optimizer, tolerances):
+    """At every step, until the gradients are far smaller than at the beginning."""
+    settings = {"optimizer": optimizer, "max_steps": 300, "grad_clip": 0.5, "batch_size": 4}
+    found = []
     for dtype in ("float32", "float16"):
-        run = trainer(None, optimizer=optimizer, dtype=dtype, max_steps=100, grad_clip=0.5)
-        losses.append([[measured["train_loss"], measured["grad_norm"]] for measured in run.steps()])
-    exact, found = np.array(losses)
-    np.testing.assert_allclose(found[:50], exact[:50], rtol=0.03)
-    assert found[-50:, 0].mean() == pytest.approx(exact[-50:, 0].mean(), rel=0.05)
+        run = trainer(None, dtype=dtype, model_args=dataclasses.replace(ARGS, n_layers=1), **settings)
+        found.append([[measured["train_loss"], measured["grad_norm"]] for measured in run.steps()])
+    exact, half = np.array(found)  # (300, 2) each
+    largest_errors = np.abs(half / exact - 1).max(0)
+    assert (largest_errors < tolerances).all()
 
 
 def test_a_step_whose_gradients_overflow_float16_is_computed_again_with_a_smaller_scale(tmp_path):
