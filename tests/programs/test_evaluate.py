@@ -150,7 +150,7 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
     scored = "all of end.txt" if "end.txt" in val else r"the last [\d.]+% of each document of documents\.txt"
-    assert re.search(f"note: scoring {scored}, the run's validation text .*--eval_tokens", err)
+    assert re.search(f"note: scoring {scored}, the run's validation text .*--eval_tokens.* 16 bits", err)
     for flag in (["--doc_separator", ""], ["--text_key", "body"], ["--stride", 3], ["--tokenizer", "run"]):
         assert f"{flag[0].strip('-')} cannot be used with the run's validation text: add --data" in run(*flag).err
     found, metrics = json.loads(out), json.loads(Path("run/metrics.jsonl").read_bytes())
