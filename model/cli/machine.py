@@ -87,8 +87,8 @@ def pick_dtype(name: str, device: torch.device, stored: torch.dtype = torch.bflo
     """The dtype called ``name``; ``auto`` is ``stored`` if the device multiplies it natively, else float32.
 
     For generation, ``stored`` is the dtype of the weights in the file, so that they are not rounded. For training it is
-    bfloat16, the dtype of products under autocast. Some cards take float16 instead (``native_dtype``). For ``int8``, the result is the
-    dtype of everything but matrices.
+    bfloat16, the dtype of products under autocast. Some cards take float16 instead (``native_dtype``). For ``int8``,
+    the result is the dtype of everything but matrices.
     """
     if name in DTYPES_BY_NAME:
         return DTYPES_BY_NAME[name]
