@@ -2,20 +2,23 @@
 """Compare the settings that train.py chooses for the minutes with settings chosen by hand.
 
     python benchmarks/choice.py --minutes 2 10 --data tinyshakespeare.txt --tokenizer char
+    python benchmarks/choice.py --minutes 2 10 --data tinyshakespeare.txt --contexts
     python benchmarks/choice.py --minutes 1 --data tinyshakespeare.txt --init_from runs/demo --rates 0.03 0.3
 
-A new model is compared with three models set by hand. With ``--init_from``, the chosen batch size is compared with half
-and twice as many, and ``--rates`` tries other fractions of the peak learning rate; train.py uses 0.1.
+A new model is compared with three models set by hand; with ``--contexts`` these are the chosen one with its whole
+context and with half of it from the first to the last step, and the next larger one with half of it. With
+``--init_from``, the chosen batch size is compared with half and twice as many, and ``--rates`` tries other fractions of
+the peak learning rate; train.py uses 0.1.
 
 All settings are timed first. Then each is trained for the number of steps that fit into the minutes, so that other
 programs disturb only the timing. A run is judged by its best validation loss, because that model is saved; the last one
-shows whether the run was too long for its text.
+shows whether the run was too long for its text. The third loss is over the first 20,000 tokens of the validation text
+with a stride of 64, because in windows that do not overlap more tokens have few before them if the context is short.
 """
 
 import argparse
 import sys
 import tempfile
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -25,15 +28,18 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
+from benchmarks.timing import seconds
 from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
-from model.training.choice import TRAINING_SHARE, choose
+from model.decoding.scoring import Score, score_texts, windows
+from model.training.choice import LADDER, TRAINING_SHARE, choose
 from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs, resolve_new
 from model.training.distributed import Ranks
 from model.training.run_text import Text, open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
 
 STEP_TOKENS = 2048
+SCORED_TOKENS, STRIDE = 20_000, 64
 
 
 def by_hand(width: int, layers: int, context: int, dropout: float) -> Settings:
@@ -52,7 +58,20 @@ class Trial(NamedTuple):
     text: Text
 
 
-def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
+def other_contexts(chosen: Run) -> list[tuple[str, Run]]:
+    sizes = [size[:2] for size in LADDER]
+    larger = LADDER[min(sizes.index((chosen.model.dim, chosen.model.n_layers)) + 1, len(LADDER) - 1)]
+    unset = dict.fromkeys(("head_dim", "hidden_dim"))  # as ModelArgs chooses them
+    larger_model = replace(chosen.model, **unset, **dict(zip(("dim", "n_layers", "n_heads", "n_kv_heads"), larger)))
+    compared = []
+    for model, parts in ((chosen.model, 1), (chosen.model, 2), (larger_model, 2)):
+        model = replace(model, max_seq_len=model.max_seq_len // parts)
+        train = replace(chosen.train, batch_size=chosen.train.batch_size * parts, context_warmup=0.0)
+        compared.append(("by hand", replace(chosen, model=model, train=replace(train, micro_batch_size=None))))
+    return compared
+
+
+def trials(run: Run, text: Text, fractions: list[float], contexts: bool) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
     chosen = choose(run, text.dataset, Ranks())[0]
     compared = [("the choice", chosen)]
@@ -63,6 +82,8 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
         for fraction in fractions:
             train = replace(chosen.train, lr=fraction * PEAK_LR[chosen.train.optimizer])
             compared.append((f"{fraction} of the rates", replace(chosen, train=train)))
+    elif contexts:
+        compared += other_contexts(chosen)
     else:
         for settings in NEW_MODELS:
             values = (
@@ -75,13 +96,10 @@ def trials(run: Run, text: Text, fractions: list[float]) -> list[Trial]:
 
 def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
-    run, seconds = trial.run, []
-    trainer = new_trainer(trial)
-    while len(seconds) < 3 or sum(seconds) < 1:
-        begin = time.perf_counter()
-        trainer.step(1.0)
-        seconds.append(time.perf_counter() - begin)
-    steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / min(seconds)))
+    run, trainer = trial.run, new_trainer(trial)
+    short = run.train.context_warmup  # this part of the steps has half of the context
+    mean = short * fastest_step(trainer, at=0.0) + (1 - short) * fastest_step(trainer, at=1.0)
+    steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / mean))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
     train = replace(
@@ -94,6 +112,14 @@ def by_steps(trial: Trial) -> Trial:
     return trial._replace(run=replace(run, train=train))
 
 
+def fastest_step(trainer: Trainer, at: float) -> float:
+    """The seconds of a step when the fraction ``at`` of the run is done."""
+    trainer.fraction_done, taken = at, []
+    while len(taken) < 3 or sum(taken) < 1:
+        taken.append(seconds(lambda: trainer.step(1.0)))
+    return min(taken)
+
+
 def new_trainer(trial: Trial) -> Trainer:
     torch.manual_seed(trial.run.train.seed)
     trainer = Trainer(initial_model(trial.run, Ranks()), trial.text.dataset, trial.run.train)
@@ -101,27 +127,34 @@ def new_trainer(trial: Trial) -> Trainer:
     return trainer
 
 
-def losses(trial: Trial) -> list[float]:
-    """Train a run; returns its about ten validation losses."""
+def losses(trial: Trial) -> tuple[list[float], float]:
+    """Train a run; returns its about ten validation losses, and at the end the one with a stride."""
     trainer = new_trainer(trial)
     found = []
     for _ in trainer.steps():
         step = trainer.progress.step
         if step % trainer.args.eval_every == 0 or step == trainer.args.max_steps:
             found.append(trainer.validation_loss())
-    return found
+    context = trainer.model.args.max_seq_len
+    batches = windows(trial.text.dataset.val[:SCORED_TOKENS].tolist(), context, min(STRIDE, context))
+    (score,) = score_texts(trainer.model.eval(), [(Score(trial.name), batches)], lambda count: None)
+    return found, score.nats / score.tokens
 
 
-def plan_trials(data: list[str], minutes: float, flags: Settings, fractions: list[float]) -> list[Trial]:
+def plan_trials(
+    data: list[str], minutes: float, flags: Settings, fractions: list[float], contexts: bool
+) -> list[Trial]:
     settings = {name: value for name, value in flags.items() if value is not None}
     settings |= {"data": tuple(data), "minutes": minutes, "device": "cpu"}
     run = prepare_text(replace(resolve_new(None, settings), directory=Path(tempfile.mkdtemp())))
-    return trials(run, open_text(run), fractions)
+    return trials(run, open_text(run), fractions, contexts)
 
 
 def describe(minutes: float, trial: Trial) -> str:
     model, train = trial.run.model, trial.run.train
     size = f"{model.dim} wide, {model.n_layers} layers, context {model.max_seq_len}"
+    if train.context_warmup:
+        size += f", half of it for {train.context_warmup:.0%}"
     training = f"batch size {train.batch_size}, dropout {train.dropout}, lr {train.lr}"
     return f"| {minutes} | {trial.name} | {size}, {training} | {train.max_steps:,} |"
 
@@ -133,18 +166,20 @@ def main() -> None:
     parser.add_argument("--tokenizer")
     parser.add_argument("--init_from", type=Path)
     parser.add_argument("--rates", nargs="*", type=float, default=[])
+    parser.add_argument("--contexts", action="store_true")
     arguments = parser.parse_args()
     keep_freed_memory()
     flags = {"tokenizer": arguments.tokenizer, "init_from": arguments.init_from, "sample_every": 0}
     planned = [
         (minutes, trial)
         for minutes in arguments.minutes
-        for trial in plan_trials(arguments.data, minutes, flags, arguments.rates)
+        for trial in plan_trials(arguments.data, minutes, flags, arguments.rates, arguments.contexts)
     ]
-    print("| minutes | | settings | steps | best and last validation loss, nats per token |\n|---|---|---|---|---|")
+    head = "best and last validation loss, nats per token | with a stride of 64"
+    print(f"| minutes | | settings | steps | {head} |\n|---|---|---|---|---|---|")
     for minutes, trial in planned:
-        found = losses(trial)
-        print(f"{describe(minutes, trial)} {min(found):.4f}, {found[-1]:.4f} |", flush=True)
+        found, with_stride = losses(trial)
+        print(f"{describe(minutes, trial)} {min(found):.4f}, {found[-1]:.4f} | {with_stride:.4f} |", flush=True)
 
 
 if __name__ == "__main__":
