@@ -116,8 +116,9 @@ def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[
     The step runs once before, because a kernel cannot be recorded while it is being loaded. It runs on the stream that
     is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
 
-    Matrix products work in memory that PyTorch keeps for each stream, and frees with any recording of that stream. A
-    recording made without it has its own, which nothing else frees (pytorch issue 193402).
+    Matrix products need some memory to work in. PyTorch keeps it for each stream, and frees it with any recording of
+    that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then gets
+    memory of its own, and after it, so that nothing else uses that.
     """
     current = torch.cuda.current_stream(device)
     with ONE_AT_A_TIME, torch.cuda.stream(current):  # also after a recording that failed
