@@ -28,12 +28,11 @@ sys.path.insert(0, str(ROOT))
 
 import torch
 
-from benchmarks.timing import seconds
 from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.decoding.scoring import Score, score_texts, windows
-from model.training.choice import LADDER, TRAINING_SHARE, choose
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, Run, TrainArgs, resolve_new
+from model.training.choice import LADDER, TRAINING_SHARE, choose, step_seconds
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, SIZE, UNSET, Run, TrainArgs, resolve_new
 from model.training.distributed import Ranks
 from model.training.run_text import Text, open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
@@ -61,8 +60,7 @@ class Trial(NamedTuple):
 def other_contexts(chosen: Run) -> list[tuple[str, Run]]:
     sizes = [size[:2] for size in LADDER]
     larger = LADDER[min(sizes.index((chosen.model.dim, chosen.model.n_layers)) + 1, len(LADDER) - 1)]
-    unset = dict.fromkeys(("head_dim", "hidden_dim"))  # as ModelArgs chooses them
-    larger_model = replace(chosen.model, **unset, **dict(zip(("dim", "n_layers", "n_heads", "n_kv_heads"), larger)))
+    larger_model = replace(chosen.model, **dict(zip(SIZE, (*larger, UNSET, UNSET))))
     compared = []
     for model, parts in ((chosen.model, 1), (chosen.model, 2), (larger_model, 2)):
         model = replace(model, max_seq_len=model.max_seq_len // parts)
@@ -96,10 +94,12 @@ def trials(run: Run, text: Text, fractions: list[float], contexts: bool) -> list
 
 def by_steps(trial: Trial) -> Trial:
     """Time the settings, and replace the minutes by the number of steps that fit into them."""
-    run, trainer = trial.run, new_trainer(trial)
-    short = run.train.context_warmup  # this part of the steps has half of the context
-    mean = short * fastest_step(trainer, at=0.0) + (1 - short) * fastest_step(trainer, at=1.0)
-    steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / mean))
+    run, context, dataset = trial.run, trial.run.model.max_seq_len, trial.text.dataset
+    seconds = step_seconds(run, run.model, replace(run.train, context_warmup=0.0), context, dataset)
+    if run.train.context_warmup:  # the first step, and all of this part, have half of the context
+        short = step_seconds(run, run.model, run.train, context, dataset)
+        seconds += run.train.context_warmup * (short - seconds)
+    steps = max(1, int(60 * TRAINING_SHARE * run.train.minutes / seconds))
     if run.train.max_steps:  # the choice ends a run early that would see a small text too often
         steps = min(steps, run.train.max_steps)
     train = replace(
@@ -110,14 +110,6 @@ def by_steps(trial: Trial) -> Trial:
         eval_tokens=TrainArgs.eval_tokens,  # the same text for all
     )
     return trial._replace(run=replace(run, train=train))
-
-
-def fastest_step(trainer: Trainer, at: float) -> float:
-    """The seconds of a step when the fraction ``at`` of the run is done."""
-    trainer.fraction_done, taken = at, []
-    while len(taken) < 3 or sum(taken) < 1:
-        taken.append(seconds(lambda: trainer.step(1.0)))
-    return min(taken)
 
 
 def new_trainer(trial: Trial) -> Trainer:

@@ -146,8 +146,8 @@ def can_compile(run: Run, dataset: Dataset, ranks: Ranks) -> bool:
     """
     compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang")))
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    is_plain = run.train.network is None and not run.train.context_warmup and ranks.world_size == 1
-    is_plain = is_plain and not isinstance(dataset, Conversations)
+    one_length = not (run.train.context_warmup or isinstance(dataset, Conversations))
+    is_plain = one_length and run.train.network is None and ranks.world_size == 1
     is_card = local_device(run.train.device, ranks).type == "cuda"
     return is_card and is_plain and compiler and has_headers and has_triton()
 
