@@ -60,7 +60,7 @@ VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-# Half of the context for this part of the run came in equal time to a loss up to 6% lower than the whole context from
+# Half of the context for this part of the run came in equal time to a loss up to 7% lower than the whole context from
 # the first step, and never to a higher one, with 2 to 7 million tokens; with 10 million it was 1% higher
 # (benchmarks/README.md).
 CONTEXT_WARMUP, SHORT_RUN = 0.6, 8_000_000  # of the run; tokens
