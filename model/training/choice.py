@@ -60,9 +60,8 @@ VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-# Half of the context for this part of the run came in equal time to a loss up to 7% lower than the whole context from
-# the first step, and never to a higher one, with 2 to 7 million tokens; with 10 million it was 1% higher
-# (benchmarks/README.md).
+# With half of the context for this part of the run, the loss after 2 to 7 million tokens was up to 7% lower than with
+# the whole context from the first step in equal time, or as high; after 10 million 1% higher (benchmarks/README.md).
 CONTEXT_WARMUP, SHORT_RUN = 0.6, 8_000_000  # of the run; tokens
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
 # Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
