@@ -17,7 +17,7 @@ from model.decoding.endless import checked_context
 from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
-from model.ranges import Range
+from model.config import Range
 
 
 @dataclass(frozen=True)

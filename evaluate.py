@@ -17,7 +17,7 @@ from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
 from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
-from model.ranges import Range
+from model.config import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text

@@ -24,7 +24,7 @@ from model.decoding.batches import Sample, Speed, check_prompts, continue_sample
 from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
 from model.decoding.prompts import add_prompts, read_prompts
 from model.decoding.sampling import Sampling
-from model.ranges import Range
+from model.config import Range
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it

@@ -20,10 +20,9 @@ from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.timing import alternate, machine, seconds
-from model import kernels
 from model.cli.machine import DTYPES_BY_NAME
-from model.decoding.step import code, token
-from model.weights import int8
+from model.fast import int8, kernels, token
+from model.fast.compiled import COMPILE_OPTIONS
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
 ROWS = (1, 4, 16)
@@ -55,7 +54,8 @@ ATTENTION = {
     "one token after 1,900, 32 / 4 heads of 64": AttentionCase(1, 32, 4, 1, 1901, 64),
     "one token after 128, 6 / 6 heads of 48": AttentionCase(1, 6, 6, 1, 129, 48),
 }
-COMPILE_OPTIONS = code.COMPILE_OPTIONS | {"cpp_wrapper": True}  # as a token is compiled, which has no Python around it
+# As a token is compiled, which has no Python around it
+KERNEL_OPTIONS = COMPILE_OPTIONS | {"cpp_wrapper": True}
 Run = Callable[[], object]
 Kernel = TypeVar("Kernel", bound=Callable[..., Tensor])
 Product = Callable[..., Tensor]  # (x, weight) or (x, weight, scales) -> the product
@@ -102,7 +102,7 @@ def multiply_all(product: Product, x: Tensor, weights: list[tuple[Tensor, ...]])
 def compile_all(candidates: dict[str, Kernel]) -> dict[str, Kernel]:
     torch._dynamo.reset()
     return {
-        name: torch.compile(kernel, options=COMPILE_OPTIONS, dynamic=False)  # type: ignore[call-overload]
+        name: torch.compile(kernel, options=KERNEL_OPTIONS, dynamic=False)  # type: ignore[call-overload]
         for name, kernel in candidates.items()
     }
 

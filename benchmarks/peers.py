@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from benchmarks.timing import Measurement, seconds
 from model import ModelArgs
+from model.fast.loss import NextTokenLoss
 from model.text.dataset import load_dataset
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks
-from model.training.loss import NextTokenLoss
 from model.training.trainer import validation_loss
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from model import kernels
+from model.cli.machine import CPU
 
 Measurement = Callable[[], float]  # measures once; returns seconds or tokens/s
 
@@ -48,4 +48,4 @@ def machine() -> str:
         fields = dict(re.findall(r"^(.*?)\t*: (.*)$", cpuinfo, re.MULTILINE))
         name = f"{fields.get('model name', name)} (family {fields.get('cpu family')}, model {fields.get('model')})"
     threads, rate = torch.get_num_threads(), memory_rate() / 1e9
-    return f"{name}, {threads} threads, {kernels.CPU}; memory reads {rate:.0f} GB/s; torch {torch.__version__}"
+    return f"{name}, {threads} threads, {CPU}; memory reads {rate:.0f} GB/s; torch {torch.__version__}"

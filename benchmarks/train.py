@@ -37,7 +37,7 @@ from model.text.sources import open_documents
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.training.loss import NextTokenLoss
+from model.fast.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 from model.training.trainer import Trainer
 

@@ -9,8 +9,8 @@ Read in this order:
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: forward, sample, yield
 
-These seven files compute what they say, and import nothing but torch and each other. kernels.py has faster ways to the
-same results, which ``generate``, ``load_model`` and ``Trainer`` put into the network from outside.
+These seven files compute what they say, and import nothing but torch and each other. The folders beside them serve the
+programs.
 
 Shape letters, used in the comments at the ends of lines that change a shape:
 
@@ -20,13 +20,27 @@ Shape letters, used in the comments at the ends of lines that change a shape:
     L  layers                    V  vocabulary
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from .cache import KVCache
 from .config import ModelArgs
-from .decoding.batches import generate
 from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
-from .training.trainer import Trainer
 from .transformer import Transformer
-from .weights import load_model, load_tokenizer, save_model
+
+if TYPE_CHECKING:
+    from .decoding.batches import generate
+    from .training.trainer import Trainer
+    from .weights import load_model, load_tokenizer, save_model
+
+# Imported at first use, because they need more than torch
+LATER = {
+    "Trainer": ".training.trainer",
+    "generate": ".decoding.batches",
+    "load_model": ".weights",
+    "load_tokenizer": ".weights",
+    "save_model": ".weights",
+}
 
 __all__ = [
     "KVCache",
@@ -41,3 +55,13 @@ __all__ = [
     "reshape_for_broadcast",
     "save_model",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(LATER[name], __name__), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *LATER})

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from model.config import RopeScaling
-from model.ranges import Range
+from model.config import Range, RopeScaling
 from model.rope import precompute_freqs_cis
 
 from .topic import BLUE, Report, Table

@@ -11,7 +11,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Annotated, Any
 
-from model.ranges import Range
+from model.config import Range
 from model.weights.checkpoint import WEIGHTS
 
 from .positions import SCALINGS, SCHEMES, check_scheme

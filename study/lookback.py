@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import torch
 from torch import Tensor
 
-from model.ranges import Range
+from model.config import Range
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .clocks import frequencies

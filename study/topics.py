@@ -11,7 +11,7 @@ from typing import Any, get_type_hints
 
 from model.cli import Parser, add_flags, explain_out_of_memory, read_flags
 from model.cli.settings import setting_fields, suggest_name
-from model.ranges import check_settings
+from model.config import check_settings
 
 from .topic import Report, check_plot, save_plot
 from .walk import TOPICS, Topic

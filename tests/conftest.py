@@ -18,7 +18,8 @@ from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
 import startup  # noqa: F401  changes what SIGINT does, which is restored below
-from model import ModelArgs, Transformer, kernels
+from model import ModelArgs, Transformer
+from model.cli import machine
 from model.cli.script import STOP_SIGNALS
 
 # In the background (`make test &`) Ctrl-C is ignored, also by child processes, which some tests stop with it.
@@ -99,27 +100,27 @@ def _restore_signals() -> Iterator[None]:
 
 
 PROCESSORS = {
-    "amx": kernels.Processor(bfloat16=True, amx=True, avx2=True, avx512=True),
-    "native": kernels.Processor(bfloat16=True, avx2=True, avx512=True),
-    "avx512": kernels.Processor(avx2=True, avx512=True),
-    "emulated": kernels.Processor(avx2=True),
-    "arm": kernels.Processor(bfloat16=True),
-    "apple": kernels.Processor(),
+    "amx": machine.Processor(bfloat16=True, amx=True, avx2=True, avx512=True),
+    "native": machine.Processor(bfloat16=True, avx2=True, avx512=True),
+    "avx512": machine.Processor(avx2=True, avx512=True),
+    "emulated": machine.Processor(avx2=True),
+    "arm": machine.Processor(bfloat16=True),
+    "apple": machine.Processor(),
 }
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _same_processor_on_every_machine() -> None:
     """The tests use the same kernels on every machine."""
-    kernels.CPU = PROCESSORS["emulated"]
+    machine.CPU = PROCESSORS["emulated"]
 
 
 @pytest.fixture(scope="module", params=["native", "emulated"])
 def each_processor(request: pytest.FixtureRequest) -> Iterator[bool]:
     """Run a test as on a processor with bfloat16 instructions, and as on one without. Forked processes inherit it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "CPU", PROCESSORS[request.param])
-        yield kernels.CPU.bfloat16
+        patch.setattr(machine, "CPU", PROCESSORS[request.param])
+        yield machine.CPU.bfloat16
 
 
 @pytest.fixture

@@ -8,11 +8,9 @@ import shutil
 import warnings
 from contextlib import suppress
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import torch
-
-from .. import kernels
 
 DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
@@ -23,6 +21,31 @@ BUILT_FOR_CPU = (
 )
 MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
+
+
+class Processor(NamedTuple):
+    """The features of a CPU that the rules look at."""
+
+    bfloat16: bool = False  # has instructions that multiply bfloat16: AVX512-BF16, AMX, or those of ARM
+    amx: bool = False  # has AMX, which PyTorch's fused attention and oneDNN use
+    avx2: bool = False  # has AVX2: an x86 processor, the only kind on which products were measured
+    avx512: bool = False  # has AVX-512; without it torch.compile converts eight-bit numbers one by one
+
+
+def this_processor() -> Processor:
+    """The features of this machine's CPU; a feature that PyTorch does not report counts as absent.
+
+    Products in bfloat16 also need oneDNN, which PyTorch for macOS lacks.
+    """
+    capabilities = torch.cpu.get_capabilities()
+    has_onednn = torch.backends.mkldnn.is_available()
+    amx = has_onednn and bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
+    bfloat16 = amx or (has_onednn and any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16")))
+    avx512 = all(capabilities.get(name) for name in ("avx512_f", "avx512_bw", "avx512_vl"))
+    return Processor(bfloat16, amx, bool(capabilities.get("avx2")), avx512)
+
+
+CPU = this_processor()
 
 
 def pick_device(name: str) -> torch.device:
@@ -74,7 +97,7 @@ def native_dtype(device: torch.device) -> torch.dtype:
     That is bfloat16 on CPUs that report it and on NVIDIA cards from Ampere on. Those from Volta to Turing, as Colab's
     T4 and the RTX 20 series, have float16 only, which has more digits and a smaller range.
     """
-    if device.type == "cpu" and kernels.CPU.bfloat16:
+    if device.type == "cpu" and CPU.bfloat16:
         return torch.bfloat16
     if device.type == "cuda":
         capability = torch.cuda.get_device_capability(device)

@@ -1,6 +1,6 @@
 """Settings from dataclass defaults, overridden by a TOML file, overridden by flags; ``--help`` is made from the fields.
 
-``ranges.py`` says how a field is written. A field that is a frozen dataclass is an inline table in TOML.
+``config.py`` of the network says how a field is written. A field that is a frozen dataclass is an inline table in TOML.
 """
 
 import argparse
@@ -13,8 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any, Literal, get_args, get_origin
 
-from ..config import is_number
-from ..ranges import TEXTS, Range, raise_problems, setting_fields, value_problems
+from ..config import TEXTS, Range, is_number, raise_problems, setting_fields, value_problems
 from .parser import Parser, nearest, user_path
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults

@@ -4,7 +4,6 @@ options.py         what generate.py, chat.py and evaluate.py share: flags for th
 batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (continue_samples)
 endless.py         texts longer than the context
 network.py         the network for all of these
-step/              faster ways to one token of each text, put in from outside: skip them on first reading
 sampling.py        from logits to a token
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2

@@ -2,9 +2,9 @@
 
 from torch import Tensor, nn
 
-from ..kernels import accelerate
+from ..fast.kernels import accelerate
+from ..fast.step import with_fast_step
 from ..transformer import Transformer
-from .step import with_fast_step
 
 
 def for_decoding(model: Transformer, compile: bool = False) -> Transformer:

@@ -13,7 +13,7 @@ import torch
 from ..cli import Parser, print_note, quantity, read_flags, user_path
 from ..cli.files import read_json
 from ..cli.machine import DeviceName, check_memory, choose_threads, pick_device, pick_dtype
-from ..ranges import check_settings, setting_fields
+from ..config import check_settings, setting_fields
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint

@@ -13,7 +13,7 @@ from typing import Annotated
 import torch
 from torch import Tensor
 
-from ..ranges import Range, check_settings
+from ..config import Range, check_settings
 
 EXCLUDED = float("-inf")
 

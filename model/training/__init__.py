@@ -8,7 +8,6 @@ choice.py          time models of several sizes on this machine, and choose what
 estimate.py        parameters, memory and disk space of a run, before anything is allocated
 run_directory.py   make and lock the run directory; metrics.jsonl; weights, optimizer state and progress to resume from
 trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer; the validation
-loss.py            the loss, without all logits at once
 optimizer.py       Muon, AdamW, and the learning rate schedule
 distributed.py     several processes: DDP and FSDP
 console.py         the terminal: announcement, progress bar, samples, Ctrl-C, summary

@@ -12,8 +12,7 @@ import torch
 from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
-from ..config import UNSET, ModelArgs
-from ..ranges import Range, check_settings
+from ..config import UNSET, ModelArgs, Range, check_settings
 from ..text.sources import TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer

@@ -28,9 +28,9 @@ from torch.overrides import TorchFunctionMode
 
 from ..cli.machine import pick_device
 from ..config import ModelArgs
+from ..fast.loss import NextTokenLoss
 from ..transformer import Transformer
 from ..weights.variants import make_network
-from .loss import NextTokenLoss
 
 T = TypeVar("T")
 

@@ -8,10 +8,10 @@ import torch
 
 from ..cli.machine import check_memory, readable_size
 from ..config import ModelArgs
+from ..fast.loss import chunk_rows
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
 from .distributed import Ranks, local_device
-from .loss import chunk_rows
 
 # Bytes of Python with PyTorch 2.13 on a CPU, and of the libraries that the first step and the loss plot import
 PROCESS = 400_000_000

@@ -24,7 +24,7 @@ from torch import Tensor
 from ..cli import toml_text
 from ..cli.files import remove_unfinished, write_text
 from ..cli.settings import from_table
-from ..ranges import Range
+from ..config import Range
 from ..transformer import Transformer
 from ..weights.tensors import load_tensors, read_metadata, save_tensors
 from .config import CONFIG_FILE, Run

@@ -24,6 +24,7 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
+from ..fast.loss import NextTokenLoss
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
 from ..weights import load_model, open_checkpoint
@@ -40,7 +41,6 @@ from .distributed import (
     unsharded,
     whole_model,
 )
-from .loss import NextTokenLoss
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import (
     METRICS,

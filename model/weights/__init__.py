@@ -5,7 +5,6 @@ hub.py               models of the Hugging Face Hub by their id
 hf_config.py         config.json <-> ModelArgs
 layout.py            names and shapes of the tensors, and why query and key rows are permuted
 tensors.py           files of tensors: safetensors, and PyTorch's pickles
-int8.py              int8 weights, and layers that use them
 variants.py          subclasses of the network, saved under their class name
 tokenizers.py        the tokenizer of a checkpoint
 meta.py              Meta's directories, for convert.py

@@ -15,12 +15,12 @@ import torch
 
 from ..cli.files import kind_of_file, write_json
 from ..config import ModelArgs
-from ..kernels import accelerate
+from ..fast.int8 import check_device, put_matrix, quantize
+from ..fast.kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
 from .hub import NO_HUB, RUNS, is_hub_id, local_directory
-from .int8 import check_device, put_matrix, quantize
 from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
 from .tensors import (
     WEIGHT_DTYPES,

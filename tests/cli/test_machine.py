@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from model import kernels
 from model.cli import machine
 
 CPU = torch.device("cpu")
@@ -106,7 +105,7 @@ def test_bfloat16_is_native_only_with_the_library_that_multiplies_it(monkeypatch
     """An M2 has the instructions, but PyTorch for macOS has no oneDNN: there bfloat16 is 10 to 50 times slower."""
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {capability: True})
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: has_onednn)
-    monkeypatch.setattr(kernels, "CPU", kernels.this_processor())
+    monkeypatch.setattr(machine, "CPU", machine.this_processor())
     native = has_onednn and capability != "other"
     assert machine.pick_dtype("auto", CPU) == (HALF if native else FULL)
 

@@ -7,10 +7,11 @@ import pytest
 import torch
 from operators import count_operators
 
-from model import KVCache, Transformer, kernels
+from model import KVCache, Transformer
 from model.decoding.network import for_decoding
-from model.decoding.step.recording import SlotCache
-from model.decoding.step.token import logits_of_token
+from model.fast import kernels
+from model.fast.recorded import SlotCache
+from model.fast.token import logits_of_token
 
 
 @pytest.fixture

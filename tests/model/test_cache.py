@@ -7,7 +7,7 @@ from greedy import in_chunks
 
 from model import KVCache
 from model.cache import LayerCache
-from model.decoding.step.recording import SlotCache
+from model.fast.recorded import SlotCache
 
 
 @pytest.mark.parametrize("mode", [nullcontext, torch.inference_mode])

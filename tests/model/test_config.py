@@ -32,18 +32,30 @@ def test_hidden_dim_is_eight_thirds_rounded_up_to_32():
             {"dim": 0, "n_layers": 0, "vocab_size": "many", "rope_theta": 0.0, "tie_embeddings": 1},
             ["dim is 0", "n_layers is 0", "vocab_size is 'many'", "rope_theta is 0.0", "tie_embeddings is 1"],
         ),
-        (
-            {"dim": 0, "rope_scaling": RopeScaling("yarn", 0.5, None, low=5.0, high=1.0, attention_factor=-1.0)},
-            ["dim is 0", "factor is 0.5", "attention_factor is -1.0", "low is 5.0", "original_max_seq_len is missing"],
-        ),
-        ({"rope_scaling": RopeScaling("dynamic", 2.0)}, ["'dynamic'", "linear, ntk, llama3, yarn"]),
-        ({"rope_scaling": RopeScaling("linear", math.inf)}, ["factor is inf"]),
-        ({"rope_scaling": RopeScaling("linear", "2")}, ["factor is '2'"]),
-        ({"rope_scaling": {"type": "linear"}}, ["give RopeScaling"]),
+        ({"n_heads": 6, "n_kv_heads": 4, "head_dim": 7}, ["head_dim is 7", "n_kv_heads is 4"]),
+        ({"rope_theta": 1.0, "rope_scaling": RopeScaling("ntk", 2.0)}, ["rope_theta is 1.0", "above 1"]),
+        ({"rope_scaling": {"type": "linear"}}, ["rope_scaling is {'type': 'linear'}: give a table like"]),
     ],
 )
 def test_all_mistakes_are_listed_with_their_values_in_one_line(settings, parts):
     with pytest.raises(ValueError, match=r"^[^\n]+ is [^\n]+$") as caught:
         ModelArgs(**settings)
+    for part in parts:
+        assert part in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("settings", "parts"),
+    [
+        ({"type": "dynamic", "factor": 2.0}, ["'dynamic'", "linear, ntk, llama3, yarn"]),
+        ({"factor": math.inf}, ["factor is inf"]),
+        ({"factor": "2"}, ["factor is '2'"]),
+        ({"factor": 0.5, "attention_factor": -1.0}, ["factor is 0.5", "attention_factor is -1.0"]),
+        ({"type": "yarn", "low": 5.0, "high": 1.0}, ["low is 5.0", "original_max_seq_len is missing"]),
+    ],
+)
+def test_a_rope_scaling_lists_its_mistakes(settings, parts):
+    with pytest.raises(ValueError, match=r"^[^\n]+ is [^\n]+$") as caught:
+        RopeScaling(**settings)
     for part in parts:
         assert part in str(caught.value)

@@ -6,7 +6,9 @@ from conftest import PROCESSORS
 from finite import FiniteInputs
 from torch.nn import functional as F
 
-from model import KVCache, ModelArgs, Transformer, generate, kernels
+from model import KVCache, ModelArgs, Transformer, generate
+from model.cli import machine
+from model.fast import kernels
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 from model.training.trainer import Trainer
@@ -20,7 +22,7 @@ OTHERS = {"amx", "avx512", "apple"}  # whose kernels are a mixture of those of t
 
 @pytest.fixture(params=[pytest.param(name, marks=[pytest.mark.slow] * (name in OTHERS)) for name in PROCESSORS])
 def processor(request, monkeypatch):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[request.param])
+    monkeypatch.setattr(machine, "CPU", PROCESSORS[request.param])
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
 
 

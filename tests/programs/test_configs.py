@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from model import Transformer
+from model.fast.loss import NextTokenLoss
 from model.training.config import Run, resolve
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
-from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 from train import sort_arguments
 

@@ -144,7 +144,7 @@ LOAD = "model.decoding.options.OpenedModel.load"
 @pytest.mark.parametrize(
     ("command", "allocates", "advice"),
     [
-        ("train.py small.toml text.txt", "model.training.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
+        ("train.py small.toml text.txt", "model.fast.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
         (
             "generate.py run --prompt a",
             "model.decoding.options.OpenedModel.load",

@@ -9,8 +9,8 @@ from study_models import random_model
 
 from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding.endless import is_shift_invariant
+from model.fast.kernels import accelerate
 from model.generation import padding_mask
-from model.kernels import accelerate
 from model.weights import load_model, save_model
 from study.positions import SCHEMES, build_scheme, with_more_positions
 from study.positions.encodings import t5_buckets

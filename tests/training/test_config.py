@@ -9,7 +9,7 @@ import torch
 
 from model import ModelArgs, Transformer
 from model.cli import toml_text
-from model.ranges import Range, setting_fields
+from model.config import Range, setting_fields
 from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, TrainArgs, resolve
 from model.training.distributed import Ranks
 from model.weights import save_model

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from model import ModelArgs, Transformer
+from model.fast.loss import NextTokenLoss
 from model.training.config import TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import check_training_memory, count_parameters, training_memory
-from model.training.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 
 ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)

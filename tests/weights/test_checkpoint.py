@@ -15,7 +15,7 @@ from meta_files import MakesDirectory, save_meta
 from safetensors.torch import load_file, save_file
 
 from model import KVCache
-from model.kernels import accelerate
+from model.fast.kernels import accelerate
 from model.weights import llama2c, load_model, load_tokenizer, meta, open_checkpoint, save_model
 
 OPEN = (open_checkpoint, meta.open_directory, llama2c.open_file)

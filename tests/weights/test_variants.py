@@ -12,7 +12,7 @@ from torch import nn
 
 import convert
 from model import KVCache, Transformer, generate
-from model.kernels import accelerate
+from model.fast.kernels import accelerate
 from model.weights import find_network, load_model, open_checkpoint, save_model
 from model.weights.tensors import read_header
 

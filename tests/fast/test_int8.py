@@ -6,8 +6,8 @@ from torch import nn
 
 from model import KVCache, Transformer
 from model.decoding.network import for_decoding
+from model.fast.int8 import Int8Embedding, Int8Linear, quantize
 from model.weights import load_model, save_model
-from model.weights.int8 import Int8Embedding, Int8Linear, quantize
 
 
 def relative_error(found: torch.Tensor, expected: torch.Tensor) -> float:

@@ -17,16 +17,16 @@ from filelock import FileLock
 from torch import Tensor, nn
 from torch.export import Dim, ExportedProgram
 
-from ... import kernels
-from ...cache import KVCache, LayerCache
-from ...cli import print_note
-from ...cli.files import cache_home, write_atomically
-from ...transformer import Transformer
+from ..cache import KVCache, LayerCache
+from ..cli import machine, print_note
+from ..cli.files import cache_home, write_atomically
+from ..transformer import Transformer
+from . import kernels
 from .token import in_loops, logits_of_token
 
-LIBRARY = Path(kernels.__file__).parent
+LIBRARY = Path(__file__).parents[1]
 # If one of these files changes, the step is compiled again: what it runs, and how it is compiled.
-SOURCES = ("*.py", "decoding/network.py", "decoding/step/*.py", "weights/int8.py")
+SOURCES = ("*.py", "fast/*.py", "decoding/network.py")
 UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
@@ -147,9 +147,9 @@ def export(step: TracedStep, form: Form) -> ExportedProgram:
 def file_of(step: TracedStep, form: Form, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
     source = b"".join(file.read_bytes() for pattern in SOURCES for file in sorted(LIBRARY.glob(pattern)))
-    machine = (torch.__version__, torch.cpu.get_capabilities(), kernels.CPU, torch.get_num_threads())
+    processor = (torch.__version__, torch.cpu.get_capabilities(), machine.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
-    text = repr((step, step.network.args, form, stored, machine))
+    text = repr((step, step.network.args, form, stored, processor))
     return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
 
 

@@ -2,8 +2,9 @@
 
 The network computes its definition. ``accelerate`` replaces its matrices, its attention and its norms by others with
 the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the
-number of rows and the features of the processor (``CPU``). The rules never measure time, because the same command must
-give the same text every time. benchmarks/README.md has the measurements behind them, kernels.py beside it repeats them.
+number of rows and the features of the processor (``machine.CPU``). The rules never measure time, because the same
+command must give the same text every time. benchmarks/README.md has the measurements behind them, kernels.py beside it
+repeats them.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
@@ -12,42 +13,18 @@ multiply the numbers there by zero, and zero times NaN is NaN.
 import copy
 import math
 from collections.abc import Callable
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.backends.cuda import SDPAParams, can_use_flash_attention
 
-from .attention import Attention, RMSNorm
-from .transformer import Transformer
+from ..attention import Attention, RMSNorm
+from ..cli import machine
+from ..transformer import Transformer
 
 Module = TypeVar("Module", bound=nn.Module)
-
-
-class Processor(NamedTuple):
-    """The features of a CPU that the rules look at."""
-
-    bfloat16: bool = False  # has instructions that multiply bfloat16: AVX512-BF16, AMX, or those of ARM
-    amx: bool = False  # has AMX, which PyTorch's fused attention and oneDNN use
-    avx2: bool = False  # has AVX2: an x86 processor, the only kind on which products were measured
-    avx512: bool = False  # has AVX-512; without it torch.compile converts eight-bit numbers one by one
-
-
-def this_processor() -> Processor:
-    """The features of this machine's CPU; a feature that PyTorch does not report counts as absent.
-
-    Products in bfloat16 also need oneDNN, which PyTorch for macOS lacks.
-    """
-    capabilities = torch.cpu.get_capabilities()
-    has_onednn = torch.backends.mkldnn.is_available()
-    amx = has_onednn and bool(capabilities.get("amx_tile") and capabilities.get("amx_bf16"))
-    bfloat16 = amx or (has_onednn and any(capabilities.get(name) for name in ("avx512_bf16", "bf16", "arm_bf16")))
-    avx512 = all(capabilities.get(name) for name in ("avx512_f", "avx512_bw", "avx512_vl"))
-    return Processor(bfloat16, amx, bool(capabilities.get("avx2")), avx512)
-
-
-CPU = this_processor()
 
 
 def accelerate(model: Transformer) -> Transformer:
@@ -152,12 +129,12 @@ def choose_linear(x: Tensor) -> Product:
     slices on AMD. In bfloat16 F.linear reads the weights at half the speed of ``mv`` or less, except on Zen 4 and 5.
     """
     rows = math.prod(x.shape[:-1])
-    ice_lake = CPU.avx512 and not CPU.bfloat16
-    if not CPU.avx2:
+    ice_lake = machine.CPU.avx512 and not machine.CPU.bfloat16
+    if not machine.CPU.avx2:
         return F.linear
-    if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS and not (CPU.amx or ice_lake):
+    if x.dtype == torch.float32 and rows <= MAX_SLICED_ROWS and not (machine.CPU.amx or ice_lake):
         return linear_in_slices
-    if x.dtype == torch.bfloat16 and rows == 1 and (CPU.amx or not CPU.bfloat16):
+    if x.dtype == torch.bfloat16 and rows == 1 and (machine.CPU.amx or not machine.CPU.bfloat16):
         return linear_mv
     return F.linear
 
@@ -202,11 +179,11 @@ def choose_attention(q: Tensor, S: int) -> Attend:
     The former keeps all scores if a backward pass follows, so it is for at most MAX_KEPT_KEYS keys then. On a CPU with
     AMX, ``fused_attention`` is faster for prompts.
     """
-    if q.dtype != torch.bfloat16 or q.shape[2] == 1 or not CPU.bfloat16:
+    if q.dtype != torch.bfloat16 or q.shape[2] == 1 or not machine.CPU.bfloat16:
         return fused_attention
     if q.requires_grad:
         return blockwise_attention if S <= MAX_KEPT_KEYS else fused_attention
-    return fused_attention if CPU.amx else blockwise_attention
+    return fused_attention if machine.CPU.amx else blockwise_attention
 
 
 def blockwise_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

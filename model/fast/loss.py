@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from ..attention import RMSNorm
-from ..kernels import FastRMSNorm, accelerate, replace_modules
 from ..transformer import Transformer
+from .kernels import FastRMSNorm, accelerate, replace_modules
 
 # The trainer scales the loss in float16, but too late for the gradients that the forward pass computes. So those of the
 # logits are multiplied by the first, because many are smaller than the smallest float16, 6e-8. The second, divided by

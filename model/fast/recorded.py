@@ -16,9 +16,9 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from ...cache import KVCache, LayerCache
-from ...cli import print_note
-from ...transformer import Transformer
+from ..cache import KVCache, LayerCache
+from ..cli import print_note
+from ..transformer import Transformer
 from .token import logits_of_token
 
 Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS
 
 from model import ModelArgs, Transformer
-from model.training.loss import NextTokenLoss, _ChunkedLoss
+from model.fast.loss import NextTokenLoss, _ChunkedLoss
 
 LARGE = ModelArgs(dim=16, n_layers=1, n_heads=2, hidden_dim=24, vocab_size=9000, max_seq_len=128)
 TIED = dataclasses.replace(LARGE, tie_embeddings=True)

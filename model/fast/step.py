@@ -1,10 +1,4 @@
-"""Faster ways to the logits of one token of each row. They are put in from outside: skip them on first reading.
-
-__init__.py     ``with_fast_step``, the only door: the network's own forward for prompts, and a faster one for a token
-token.py        the forward pass of one token, as a function of tensors alone
-code.py         on a CPU: compiled code, from files that later processes load
-recording.py    on a GPU: the kernels of a token, recorded once and then started together
-"""
+"""``with_fast_step``: the network's own forward pass for prompts, and a faster one for one token of each row."""
 
 import copy
 import os
@@ -17,11 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils._triton import has_triton
 
-from ... import kernels
-from ...cache import KVCache
-from ...transformer import Transformer
-from .code import CompiledStep
-from .recording import RecordedStep
+from ..cache import KVCache
+from ..transformer import Transformer
+from . import kernels
+from .compiled import CompiledStep
+from .recorded import RecordedStep
 
 FastStep = Callable[[Tensor, int, KVCache, Tensor | None], Tensor]  # Transformer.forward for one token of each row
 RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD

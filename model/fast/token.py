@@ -6,10 +6,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ... import kernels
-from ...cache import LayerCache
-from ...transformer import Transformer
-from ...weights import int8
+from ..cache import LayerCache
+from ..cli import machine
+from ..transformer import Transformer
+from . import int8, kernels
 
 
 def logits_of_token(
@@ -64,9 +64,9 @@ def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
 
     Without AVX-512 the compiler converts eight-bit numbers one by one, but shifts eight words of four numbers at once.
     """
-    if x.shape[0] > 1 or not (kernels.CPU.avx512 or weight.shape[1] % 4 == 0):
+    if x.shape[0] > 1 or not (machine.CPU.avx512 or weight.shape[1] % 4 == 0):
         return int8.int8_linear(x, weight, scales)
-    sums = row_sums(x, weight) if kernels.CPU.avx512 else word_sums(x, weight.view(torch.int32))
+    sums = row_sums(x, weight) if machine.CPU.avx512 else word_sums(x, weight.view(torch.int32))
     return (sums * scales[:, 0].float()).type_as(x).view(1, 1, -1)  # (1, 1, out)
 
 

@@ -14,15 +14,15 @@ from greedy import in_chunks
 from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
 
-from model import KVCache, Transformer, kernels
+from model import KVCache, Transformer
 from model.attention import RMSNorm, attention
+from model.cli import machine
 from model.decoding.network import for_decoding
-from model.decoding.step import token
+from model.fast import int8, kernels, token
+from model.fast.int8 import Quantized, quantize
+from model.fast.kernels import accelerate, attend_block
+from model.fast.loss import NextTokenLoss
 from model.generation import padding_mask
-from model.kernels import accelerate, attend_block
-from model.training.loss import NextTokenLoss
-from model.weights import int8
-from model.weights.int8 import Quantized, quantize
 
 ATTENTION = kernels.ATTENTION | {
     "formula": attention,
@@ -85,7 +85,7 @@ def test_every_attention_and_its_gradients_equal_a_loop_over_rows_and_heads(monk
 def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     monkeypatch, small_model, processor, dtype, tie_embeddings
 ):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(machine, "CPU", PROCESSORS[processor])
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     model = small_model(qkv_bias=True, tie_embeddings=tie_embeddings).to(dtype)
     fast = accelerate(model)
@@ -111,7 +111,7 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
 
     found = set()
     for processor in PROCESSORS.values():
-        monkeypatch.setattr(kernels, "CPU", processor)
+        monkeypatch.setattr(machine, "CPU", processor)
         with torch.device("meta"):
             model = accelerate(Transformer(small_args()).to(dtype))
             tokens = torch.ones(2, 7, dtype=torch.int64)
@@ -189,12 +189,12 @@ REPORTED = {  # by PyTorch, which on a Mac lacks oneDNN
 def test_a_processor_is_known_by_what_pytorch_reports_of_it(monkeypatch, processor):
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: dict.fromkeys(REPORTED[processor], True))
     monkeypatch.setattr(torch.backends.mkldnn, "is_available", lambda: processor != "apple")
-    assert kernels.this_processor() == PROCESSORS[processor]
+    assert machine.this_processor() == PROCESSORS[processor]
 
 
 @pytest.mark.parametrize("processor", PROCESSORS)
 def test_only_processors_that_were_measured_take_other_products_than_pytorchs(monkeypatch, processor):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(machine, "CPU", PROCESSORS[processor])
     rows = [torch.ones(rows, 1, 24, dtype=dtype) for rows in (1, 5) for dtype in (torch.float32, torch.bfloat16)]
     takes_others = any(kernels.choose_linear(x) is not F.linear for x in rows)
     assert takes_others == (processor not in ("arm", "apple"))
@@ -210,7 +210,7 @@ def test_sums_of_eight_bit_products_do_not_overflow_in_float16():
 
 @pytest.mark.parametrize("processor", ["native", "emulated"])  # with and without AVX-512
 def test_every_product_in_eight_bits_equals_the_dequantized_ones(monkeypatch, processor):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(machine, "CPU", PROCESSORS[processor])
     for columns, rows, dtype in itertools.product((64, 40, 4128), (1, 3, 20), (torch.float32, torch.bfloat16)):
         weight, scales = quantize(torch.randn(37, columns))
         x = torch.randn(rows, 1, columns).to(dtype)

@@ -24,9 +24,9 @@ from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
-from model.decoding.step import recording
+from model.fast import recorded
+from model.fast.kernels import accelerate
 from model.generation import decode
-from model.kernels import accelerate
 
 aten = torch.ops.aten
 
@@ -83,8 +83,8 @@ class Recorder:
 def recorder(monkeypatch):
     """Here a CPU records, as a GPU does."""
     recorder = Recorder()
-    monkeypatch.setattr("model.decoding.step.RECORDS", ("cpu",))
-    monkeypatch.setattr(recording, "record", recorder)
+    monkeypatch.setattr("model.fast.step.RECORDS", ("cpu",))
+    monkeypatch.setattr(recorded, "record", recorder)
     return recorder
 
 
@@ -94,7 +94,7 @@ def eager(recorder, monkeypatch):
 
     def call(*arguments, **options):
         with monkeypatch.context() as patch:
-            patch.setattr("model.decoding.step.RECORDS", ())
+            patch.setattr("model.fast.step.RECORDS", ())
             return list(generate(*arguments, **options))
 
     return call
@@ -133,7 +133,7 @@ def test_two_conversations_in_turn_record_once_each(small_model, recorder, monke
 
     recorded = texts()
     assert len(recorder.made) == 2
-    monkeypatch.setattr("model.decoding.step.RECORDS", ())
+    monkeypatch.setattr("model.fast.step.RECORDS", ())
     assert recorded == texts()
 
 
@@ -260,9 +260,9 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
         out = step()
         return lambda: out.copy_(step()), out
 
-    monkeypatch.setattr(recording, "record", record)
+    monkeypatch.setattr(recorded, "record", record)
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(recording, "MAX_COMPILED", 10)
+    monkeypatch.setattr(recorded, "MAX_COMPILED", 10)
     counters = compiler.utils.counters
     before = counters["stats"]["unique_graphs"]
     for number in (1, 2):
@@ -285,7 +285,7 @@ def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up_with_memor
     if fails:
         cuda.step.side_effect = ["warm", torch.OutOfMemoryError("no memory for the recording")]
     with pytest.raises(torch.OutOfMemoryError) if fails else nullcontext():
-        recording.record(cuda.step, second_card)
+        recorded.record(cuda.step, second_card)
     assert cuda.current_stream.call_args == call(second_card)
     calls = [each for each in cuda.mock_calls if each[0] in ("stream", "Stream", "step", "clear", "graph")]
     assert calls[:4] == [call.stream(current), call.Stream(), call.stream(stream), call.step()]

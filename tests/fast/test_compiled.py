@@ -13,10 +13,11 @@ import torch
 from conftest import PROCESSORS
 from torch import nn
 
-from model import KVCache, Transformer, generate, kernels
+from model import KVCache, Transformer, generate
+from model.cli import machine
 from model.decoding.network import for_decoding
-from model.decoding.step import code
-from model.decoding.step.code import LIBRARY, SOURCES, UNUSED_DAYS, TracedStep, load
+from model.fast import compiled
+from model.fast.compiled import LIBRARY, SOURCES, UNUSED_DAYS, TracedStep, load
 from model.weights import load_model, save_model
 
 SLOW = pytest.mark.slow
@@ -51,8 +52,8 @@ def files(compiler, monkeypatch, tmp_path):
         module.load_state_dict(weights, assign=True, strict=False)
         return module
 
-    monkeypatch.setattr("model.decoding.step.code.build", build)
-    monkeypatch.setattr("model.decoding.step.code.load", load)
+    monkeypatch.setattr("model.fast.compiled.build", build)
+    monkeypatch.setattr("model.fast.compiled.load", load)
     return lambda: len(list(tmp_path.rglob("*.pt2")))
 
 
@@ -69,7 +70,7 @@ FORMS = [
 def test_compiled_text_equals_eager_text_and_only_another_form_of_a_batch_recompiles(
     small_model, files, monkeypatch, processor, dtype
 ):
-    monkeypatch.setattr(kernels, "CPU", PROCESSORS[processor])
+    monkeypatch.setattr(machine, "CPU", PROCESSORS[processor])
     model = small_model(n_layers=2).to(dtype)
     network = for_decoding(model, compile=True)
     # In 16 bits the rounding of several rows may differ, and so their text.
@@ -142,8 +143,8 @@ def test_of_two_launches_at_once_the_second_waits_and_loads_the_file(small_model
     text = list(generate(model, [[1, 2]], 5, compile=True))
     (file,) = tmp_path.rglob("*.pt2")
     hidden = file.rename(tmp_path / "hidden")
-    lock = code.FileLock(file.with_suffix(".lock"))
-    monkeypatch.setattr(code, "FileLock", lambda path, lock=code.FileLock: waiting.set() or lock(path))
+    lock = compiled.FileLock(file.with_suffix(".lock"))
+    monkeypatch.setattr(compiled, "FileLock", lambda path, lock=compiled.FileLock: waiting.set() or lock(path))
     with ThreadPoolExecutor(1) as pool:
         with lock:
             second = pool.submit(lambda: list(generate(model, [[1, 2]], 5, compile=True)))

@@ -1,0 +1,13 @@
+"""The results of the network, computed faster or in less memory. Skip this folder on first reading.
+
+The network does not know these files. They are put into a copy of it from outside, by ``accelerate``, ``quantize``,
+``NextTokenLoss`` and ``with_fast_step``.
+
+kernels.py    matrix products, attention and norms
+int8.py       int8 weights, and layers that use them
+loss.py       the loss of a training step, without all logits at once
+step.py       the forward pass of one token of each row: which of the following a network can have
+token.py      that forward pass as a function of tensors alone
+compiled.py   on a CPU: compiled into files that later processes load
+recorded.py   on a GPU: its kernels, recorded once and then started together
+"""
