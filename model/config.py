@@ -93,24 +93,22 @@ class ModelArgs:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        problems = []
-        if self.head_dim is None and self.dim % self.n_heads:
-            problems += [
-                f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
-            ]
+        divides = self.dim % self.n_heads == 0
         derived = {
             "n_kv_heads": self.n_heads,
-            "head_dim": self.dim // self.n_heads,
+            "head_dim": self.dim // self.n_heads if divides else None,
             # SwiGLU has three matrices; with 8/3 dim they have as many parameters as two of a classic 4 * dim layer.
             "hidden_dim": (8 * self.dim + 95) // 96 * 32,  # rounded up to a multiple of 32
         }
         for name, value in derived.items():
             if getattr(self, name) is None:
                 object.__setattr__(self, name, value)  # because the class is frozen
-        raise_problems([*problems, *self._conflicts()])
+        raise_problems(self._conflicts())
 
     def _conflicts(self) -> Iterator[str]:
-        if self.head_dim % 2:
+        if self.head_dim is None:
+            yield f"dim is {self.dim}, not a multiple of n_heads {self.n_heads}: change one of them, or give head_dim"
+        elif self.head_dim % 2:
             yield f"head_dim is {self.head_dim}: make it even, because RoPE rotates pairs"
         if self.n_heads % self.n_kv_heads:
             yield f"n_kv_heads is {self.n_kv_heads}, not a divisor of n_heads {self.n_heads}: change one of them"
