@@ -79,9 +79,7 @@ class Transformer(nn.Module):
         """
         self.check_positions(tokens, start_pos, cache)
         T = tokens.shape[1]
-        if self.freqs_cis.device != tokens.device:
-            self.freqs_cis = self.freqs_cis.to(tokens.device)  # once, in the first call on this device
-        freqs_cis = self.freqs_cis[start_pos : start_pos + T]  # (T, D/2)
+        freqs_cis = self.freqs_cis[start_pos : start_pos + T].to(tokens.device)  # (T, D/2)
 
         h = self.embed(tokens, start_pos)  # (B, T, dim)
         caches = [None] * len(self.layers) if cache is None else cache.layers
@@ -95,9 +93,7 @@ class Transformer(nn.Module):
         return self.tok_embeddings(tokens)
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
-        """Raise ValueError unless the tokens fit, because a slice past the end of ``freqs_cis`` is silently shorter."""
-        if tokens.ndim != 2:
-            raise ValueError(f"tokens have shape {tuple(tokens.shape)}: give (B, T), a batch of rows")
+        """Raise ValueError where a slice would be shorter, or one row would broadcast to all, without an error."""
         B, T = tokens.shape
         limit = self.args.max_seq_len if cache is None else cache.max_seq_len
         if start_pos < 0 or T < 1 or start_pos + T > limit:
@@ -108,13 +104,4 @@ class Transformer(nn.Module):
         if cache is None and start_pos:
             raise ValueError(f"start_pos is {start_pos} without a cache: pass the cache that holds the earlier tokens")
         if cache is not None and cache.batch_size != B:
-            raise ValueError(
-                f"the cache is for a batch of {cache.batch_size}, but tokens have {B} rows: make them equal"
-            )
-        weight = self.norm.weight
-        if cache is not None and (cache.dtype, cache.device) != (weight.dtype, weight.device):
-            raise ValueError(
-                f"the cache is {cache.dtype} on {cache.device}, but the network {weight.dtype} on {weight.device}, so "
-                "every token would convert it: give KVCache dtype=model.norm.weight.dtype and "
-                "device=model.norm.weight.device"
-            )
+            raise ValueError(f"the cache is for {cache.batch_size} rows, but tokens have {B}: make them equal")

@@ -16,6 +16,7 @@ def greedy(model, prompt, n):
 
 def in_chunks(model, tokens, sizes, cache):
     """The logits (B, T, V) of tokens (B, T), in chunks of these sizes, over and over, through a new cache."""
+    model(tokens[:, :1], start_pos=0, cache=cache)  # allocates the cache
     for layer in cache.layers:
         layer.keys.fill_(torch.nan)  # slots that are not written must not be read
         layer.values.fill_(torch.nan)

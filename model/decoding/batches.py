@@ -82,7 +82,7 @@ def decode_prompts(
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
-    weight = network.norm.weight
+    device = network.norm.weight.device
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
     if any(pads) and (endless or not is_shift_invariant(network)):
@@ -90,16 +90,16 @@ def decode_prompts(
             f"prompts of unequal length, {longest - max(pads)} to {longest} tokens, cannot share a batch if they are "
             "endless, or if the network's scores depend on absolute positions: give them one by one (--batch_size 1)"
         )
-    tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=weight.device)
-    padding = torch.tensor(pads, device=weight.device) if any(pads) else None  # (B,)
+    tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=device)
+    padding = torch.tensor(pads, device=device) if any(pads) else None  # (B,)
     cache: KVCache
     if endless:
         cache = EndlessCache(network, len(prompts))
     else:
         slots = longest + max_new_tokens
-        if weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
+        if device.type != "cpu":  # compiled code for a GPU is for one number of slots
             slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
-        cache = KVCache(network.args, len(prompts), slots, weight.dtype, weight.device)
+        cache = KVCache(network.args, len(prompts), slots)
     return decode(network, tokens, max_new_tokens, Sampler(sampling, prompts, first_row), cache, padding=padding)
 
 

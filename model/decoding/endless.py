@@ -43,9 +43,8 @@ class EndlessCache(KVCache):
                 "evicting the oldest tokens changes the positions of the others, but this network's scores depend on "
                 "them: it cannot be endless, nor chat; use generate.py without --endless"
             )
-        weight = network.norm.weight
         self.context = checked_context(network.args, context)
-        super().__init__(network.args, batch_size, min(self.context, FIRST_SLOTS), weight.dtype, weight.device)
+        super().__init__(network.args, batch_size, min(self.context, FIRST_SLOTS))
         # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
         # buffer, torch.compile would treat that as a special case and recompile.
         self._add_slots(1)
@@ -53,7 +52,7 @@ class EndlessCache(KVCache):
         # YaRN's factor already. They are computed on the CPU, because CUDA compiles a kernel for the first abs of
         # complex numbers.
         table = network.freqs_cis.detach().cpu()
-        self.rotations_back = (table.conj() / table.abs()).to(weight.device)  # (max_seq_len, D/2)
+        self.rotations_back = (table.conj() / table.abs()).to(network.norm.weight.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)
         self.chunk = min(self.chunk, self.quarter)  # a longer prompt would not fit after an eviction
         self.keep = min(keep, self.context // 2)
@@ -79,7 +78,9 @@ class EndlessCache(KVCache):
 
     def _add_slots(self, count: int) -> None:
         for layer in self.layers:
-            layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, count)), F.pad(layer.values, (0, 0, 0, count))
+            layer.slots += count
+            if layer.keys is not None:
+                layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, count)), F.pad(layer.values, (0, 0, 0, count))
 
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""

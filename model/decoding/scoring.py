@@ -116,11 +116,11 @@ def score_texts(model: Transformer, texts: Iterable[ScoredText], on_scored: Call
 @torch.no_grad()
 def sum_of_nats(model: Transformer, inputs: np.ndarray, targets: np.ndarray) -> float:
     """The summed nats of the targets (B, T), of which some may be UNCOUNTED. Raises ValueError if it is not finite."""
-    weight = model.norm.weight
-    tokens, following = (torch.from_numpy(ids).to(weight.device) for ids in (inputs, targets))  # (B, T)
+    device = model.norm.weight.device
+    tokens, following = (torch.from_numpy(ids).to(device) for ids in (inputs, targets))  # (B, T)
     B, T = tokens.shape
-    cache = KVCache(model.args, B, T, weight.dtype, weight.device)
-    nats = torch.zeros((), device=weight.device)
+    cache = KVCache(model.args, B, T)
+    nats = torch.zeros((), device=device)
     start_pos = 0
     for chunk, target in zip(tokens.split(TOKENS_AT_ONCE // B, 1), following.split(TOKENS_AT_ONCE // B, 1)):
         logits = model(chunk, start_pos, cache).float().flatten(0, 1)  # (B * length, V)

@@ -81,9 +81,15 @@ class TracedStep(nn.Module):
         ``cache`` has the keys and values of each layer, which are changed in place.
         """
         start_pos = rotations.shape[0] - 1
-        caches = [LayerCache(keys, values) for keys, values in zip(cache[::2], cache[1::2])]
+        caches = [filled_cache(keys, values) for keys, values in zip(cache[::2], cache[1::2])]
         freqs_cis = torch.view_as_complex(rotations[start_pos:])  # (1, D/2); the compiler takes no complex input
         return logits_of_token(self.network, tokens, start_pos, freqs_cis, mask, caches)
+
+
+def filled_cache(keys: Tensor, values: Tensor) -> LayerCache:
+    cache = LayerCache(keys.shape[2])
+    cache.keys, cache.values = keys, values
+    return cache
 
 
 def compile_or_load(step: TracedStep, form: Form) -> Code:

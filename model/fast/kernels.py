@@ -37,6 +37,9 @@ def accelerate(model: Transformer) -> Transformer:
     fast = replace_modules(model, faster)
     if fast.output is None:
         fast.output = FastTiedOutput(fast.tok_embeddings)
+    device = fast.tok_embeddings.weight.device
+    if fast.freqs_cis.device != device and device.type != "meta":  # so that ``forward`` need not move its rows
+        fast.freqs_cis = fast.freqs_cis.to(device)
     return fast
 
 

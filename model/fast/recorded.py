@@ -29,8 +29,8 @@ class SlotCache(LayerCache):
     """Keys and values of one layer; those of a new token go into the slot that a tensor names, (1,)."""
 
     def __init__(self, keys: Tensor, values: Tensor, slot: Tensor) -> None:
-        super().__init__(keys, values)
-        self.slot = slot
+        super().__init__(keys.shape[2])
+        self.keys, self.values, self.slot = keys, values, slot
 
     def update(self, start_pos: int, xk: Tensor, xv: Tensor) -> tuple[Tensor, Tensor]:
         """Write those of one token, (B, K, 1, D), and return those of all slots, (B, K, slots, D)."""

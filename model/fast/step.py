@@ -72,11 +72,18 @@ class Step:
             if any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), chosen.weights)):
                 self.chosen = self.choose()
             return self.network.forward(tokens, start_pos, cache, mask)
-        # Autocast keeps converted weights only until it ends.
-        if chosen.fast is None or torch.is_autocast_enabled(tokens.device.type):
+        # Autocast keeps converted weights only until it ends, and its keys have another dtype than the weights.
+        is_usual = not torch.is_autocast_enabled(tokens.device.type) and matches(cache, self.network.norm.weight)
+        if chosen.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
         return chosen.fast(tokens, start_pos, cache, mask)
+
+
+def matches(cache: KVCache, weight: Tensor) -> bool:
+    """Whether the cache has keys, of the dtype and on the device of this weight."""
+    keys = cache.layers[0].keys
+    return keys is not None and keys.dtype == weight.dtype and keys.device == weight.device
 
 
 def weights_of(network: Transformer) -> Iterator[Tensor]:

@@ -29,7 +29,8 @@ def count(small_args, monkeypatch):
         for n_layers in (2, 3):
             with torch.device("meta"):
                 network = for_decoding(Transformer(small_args(n_layers=n_layers)).to(dtype))
-                cache = KVCache(network.args, dtype=dtype)
+                cache = KVCache(network.args)
+                network(torch.zeros(1, 1, dtype=torch.long), 0, cache)  # allocates it
                 found.append(count_operators(*arguments(network, cache)).total())
         layer = found[1] - found[0]
         return layer, found[0] - 2 * layer

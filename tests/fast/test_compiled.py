@@ -126,6 +126,7 @@ def test_devices_and_machines_that_cannot_compile_are_refused(small_model, monke
 def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_runs(small_model, each_processor):
     model, used = small_model(n_layers=1, qk_norm=True).eval(), set()
     step, cache = TracedStep(for_decoding(model)), KVCache(model.args)
+    model(torch.tensor([[1]]), 0, cache)  # allocates the cache
     rotations = torch.view_as_real(model.freqs_cis)[:4]
     sys.setprofile(lambda frame, *_: used.add(frame.f_code.co_filename))
     try:

@@ -77,7 +77,7 @@ def test_logits_equal_those_of_the_dequantized_network_with_cache_and_without(lo
     tokens = torch.tensor([[3, 1, 4, 1, 5, 9, 2, 6]])
     expected = plain(tokens)
     assert relative_error(model(tokens), expected) < 0.02
-    cache, network = KVCache(model.args, dtype=dtype), for_decoding(model)
+    cache, network = KVCache(model.args), for_decoding(model)
     one_by_one = [network(tokens[:, [at]], at, cache) for at in range(tokens.shape[1])]
     assert relative_error(torch.cat(one_by_one, 1), expected) < 0.02
 

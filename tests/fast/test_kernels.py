@@ -95,7 +95,7 @@ def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     plain = model(tokens)
     torch.testing.assert_close(fast(tokens), plain, atol=tolerance, rtol=tolerance)
     for sizes in ([1], [7, 1, 9, 1, 6]):
-        found = in_chunks(fast, tokens, sizes, KVCache(model.args, 2, dtype=dtype))
+        found = in_chunks(fast, tokens, sizes, KVCache(model.args, 2))
         torch.testing.assert_close(found, plain, atol=tolerance, rtol=tolerance)
 
 
@@ -117,7 +117,7 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
             tokens = torch.ones(2, 7, dtype=torch.int64)
             calls.clear()
             with Recorder():
-                in_chunks(model, tokens, [3, 3, 1], KVCache(model.args, 2, dtype=dtype))
+                in_chunks(model, tokens, [3, 3, 1], KVCache(model.args, 2))
         found.add(tuple(calls))
     assert len(found) == 1
     assert not {"bmm", "mv", "matmul", "__matmul__", "mm"} & {*calls}

@@ -92,5 +92,5 @@ def test_every_prompt_length_is_right_where_products_read_past_the_end_of_a_row(
     spread = expected.std()
     for length in [*range(1 + n_kv_heads % every, 141, every), 255, 513, 690]:
         with FiniteInputs():
-            h = network(text[:, :length], 0, KVCache(args, max_seq_len=length, dtype=torch.bfloat16))
+            h = network(text[:, :length], 0, KVCache(args, max_seq_len=length))
         assert (h[:, -1].float() - expected[:, length - 1]).abs().max() < 0.2 * spread, length

@@ -226,9 +226,11 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
 @pytest.mark.usefixtures("each_processor")
 def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind):
     model, asked = open_model(fox_dir, ModelOptions(dtype=kind)), []
-    cache = KVCache(model.checkpoint.args, 7, max_seq_len=11, dtype=model.dtype)
+    cache = KVCache(model.checkpoint.args, 7, max_seq_len=11)
+    network = model.load()
+    network(torch.zeros(7, 1, dtype=torch.long), 0, cache)  # allocates the cache
     tensors = [torch.empty(7, model.checkpoint.args.vocab_size)]
-    tensors += [tensor for name, tensor in model.load().state_dict().items() if not name.endswith("scales")]
+    tensors += [tensor for name, tensor in network.state_dict().items() if not name.endswith("scales")]
     tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
     monkeypatch.setattr("model.decoding.options.check_memory", lambda needed, *_: asked.append(needed))
     model.check_memory(7, 11, "advice")

@@ -40,7 +40,7 @@ def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dt
     for opened, path in zip(OPEN, paths):
         loaded = opened(path).model(dtype=dtype)
         assert torch.equal(loaded(tokens), expected)
-        assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2, dtype=dtype)), expected)
+        assert torch.equal(loaded(tokens, 0, KVCache(loaded.args, 2)), expected)
         assert {weight.dtype for weight in loaded.parameters()} == {dtype}
         assert {weight.data_ptr() % 64 for weight in loaded.parameters()} == {0}, "copied to the start of a cache line"
         assert not loaded.training
