@@ -1,4 +1,8 @@
-"""The decode loop: forward, sample, yield.
+"""The decode loop: forward, sample, yield. With the seven files alone, five tokens after a prompt are:
+
+    network, prompt = Transformer(ModelArgs()), torch.tensor([[1, 2, 3]])  # (B, T)
+    likeliest = lambda logits: logits.argmax(-1, keepdim=True)  # (B, V) -> (B, 1)
+    tokens = [token.item() for token in decode(network, prompt, 5, likeliest, KVCache(network.args))]
 
 To share a batch, prompts of unequal length are padded on the left. Then the next token of every row goes into the same
 slot of the cache, and one ``start_pos`` serves all rows. Padding shifts all positions of a row by the same amount. This
