@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Chat with a model in the terminal, with the chat template of the checkpoint if it has one: python chat.py MODEL"""
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 import argparse
 import sys
@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags
+from model.config import Range
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
@@ -17,7 +18,6 @@ from model.decoding.endless import checked_context
 from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
-from model.config import Range
 
 
 @dataclass(frozen=True)
@@ -93,4 +93,4 @@ def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str
 
 
 if __name__ == "__main__":
-    run_script(main, "chat.py")
+    startup.run(main, "chat.py")

@@ -5,7 +5,7 @@ All other programs read Hugging Face directories with safetensors only. An archi
 is refused.
 """
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 import argparse
 import os
@@ -13,13 +13,12 @@ from functools import partial
 from pathlib import Path
 from shlex import quote
 
-from model.cli import Parser, print_note, run_script, user_path
+from model.cli import Parser, print_note, user_path
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
 from model.text.tokenizer import Tokenizer
 from model.transformer import Transformer
-from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint
-from model.weights import save_model, save_tokenizer
+from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tokenizers import read_ids, tokenizer_files
 
 
@@ -129,4 +128,4 @@ def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> N
 
 
 if __name__ == "__main__":
-    run_script(main, "convert.py")
+    startup.run(main, "convert.py")

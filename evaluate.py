@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Measure how well a model predicts a text, in nats per token and bits per byte: python evaluate.py MODEL"""
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 import json
 import sys
@@ -12,12 +12,12 @@ from typing import Annotated
 import numpy as np
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags
+from model.config import Range
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, examples_at
 from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
-from model.config import Range
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text
@@ -134,4 +134,4 @@ def print_scores(scores: Sequence[Score], as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    run_script(main, "evaluate.py")
+    startup.run(main, "evaluate.py")

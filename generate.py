@@ -6,7 +6,7 @@ python generate.py runs/demo --prompt "The list"    continue a prompt
 python generate.py --help                           list all flags
 """
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 import argparse
 import json
@@ -18,13 +18,13 @@ from typing import Annotated
 
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags, run_script
+from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags
 from model.cli.parser import format_flag
+from model.config import Range
 from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
 from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
 from model.decoding.prompts import add_prompts, read_prompts
 from model.decoding.sampling import Sampling
-from model.config import Range
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
@@ -136,4 +136,4 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options, openi
 
 
 if __name__ == "__main__":
-    run_script(main, "generate.py")
+    startup.run(main, "generate.py")

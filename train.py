@@ -6,7 +6,7 @@ given, train the demo, configs/demo.toml. With a text and no config, train for 2
 the model that suits the text and the machine.
 """
 
-import startup  # noqa: F401, I001  sets environment variables that torch reads when it is imported
+import startup
 
 import sys
 from argparse import Namespace
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from model.cli import Parser, Settings, add_flags, format_flags, print_rows, read_flags, run_script, user_path
+from model.cli import Parser, Settings, add_flags, format_flags, print_rows, read_flags, user_path
 from model.cli.machine import keep_freed_memory
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, resolve
@@ -137,4 +137,4 @@ def sort_arguments(arguments: Sequence[str], settings: Settings) -> tuple[Path |
 
 
 if __name__ == "__main__":
-    run_script(main, "train.py")
+    startup.run(main, "train.py")

@@ -27,7 +27,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
+
 import torch
 
 from benchmarks.peers import in_own_process, users_environment
@@ -190,4 +191,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    startup.run(main, "decode.py")

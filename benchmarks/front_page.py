@@ -14,7 +14,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 from benchmarks import decode, train
 from benchmarks.timing import alternate, machine
@@ -56,4 +56,4 @@ def show(what: str, figures: dict[str, float], digits: str) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    startup.run(main, "front_page.py")

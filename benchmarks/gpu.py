@@ -24,7 +24,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
+
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -278,4 +279,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    startup.run(main, "gpu.py")

@@ -22,7 +22,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
+
 import torch
 from torch import Tensor
 
@@ -31,13 +32,13 @@ from benchmarks.timing import Measurement, alternate, machine, seconds
 from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
 from model.cli.machine import keep_freed_memory, pick_dtype
+from model.fast.loss import NextTokenLoss
 from model.text.dataset import load_dataset
-from model.text.tokenize import tokenize
 from model.text.sources import open_documents
+from model.text.tokenize import tokenize
 from model.text.tokenizer import SentencePieceTokenizer
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import DataArgs, TrainArgs
-from model.fast.loss import NextTokenLoss
 from model.training.optimizer import build_optimizers
 from model.training.trainer import Trainer
 
@@ -160,4 +161,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    startup.run(main, "train.py")

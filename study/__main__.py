@@ -1,6 +1,6 @@
 """Explain RoPE: `python -m study TOPIC` prints a table; most topics also draw a picture with `--plot FILE.png`."""
 
-import startup  # noqa: F401, I001  must come before torch
+import startup
 
 import os
 import sys
@@ -29,6 +29,4 @@ if __name__ == "__main__":
         except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
             os._exit(0)
     else:
-        from model.cli import run_script  # not above, because it imports PyTorch, which takes seconds
-
-        run_script(main, "study")
+        startup.run(main, "study")

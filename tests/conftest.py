@@ -11,13 +11,14 @@ from types import ModuleType
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "HF_ENDPOINT": "http://127.0.0.1:9"}
 os.environ.pop("PYTHONUNBUFFERED", None)  # processes buffer stdout as a user's do, and detect a full disk at exit
 
+import startup  # noqa: F401  changes what SIGINT does, which is restored below
+
 import pytest
 import setuptools  # noqa: F401  torch.compile fails if it comes after the distutils of Python 3.11, which some tests import
 import torch
 from hypothesis import HealthCheck, settings
 from tqdm import tqdm
 
-import startup  # noqa: F401  changes what SIGINT does, which is restored below
 from model import ModelArgs, Transformer
 from model.cli import machine
 from model.cli.script import STOP_SIGNALS
