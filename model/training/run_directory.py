@@ -174,7 +174,8 @@ def read_progress(directory: Path) -> Progress | None:
     """The saved progress, without reading a tensor; None before the first checkpoint.
 
     A checkpoint is the state, then the model if it is the best one so far. So a model without a state has lost it: the
-    run would begin again and replace the model. If the model is lost, the next validation writes one. Raises ValueError if the state is lost or damaged.
+    run would begin again and replace the model. If the model is lost, the next validation writes one. Raises ValueError
+    if the state is lost or damaged.
     """
     path = directory / STATE
     has_model = all((directory / name).exists() for name in ("config.json", WEIGHTS))

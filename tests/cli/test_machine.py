@@ -141,9 +141,7 @@ V2, V1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usa
         ("7:cpuset:/a", {V1: {"memory/a": (2000, 300)}}, 3_072_000),  # of another process
     ],
 )
-def test_free_memory_is_the_smallest_of_the_machine_and_of_each_group_around_the_process(
-    tmp_path, groups, files, free
-):
+def test_free_memory_is_the_smallest_of_the_machine_and_of_each_group_around_the_process(tmp_path, groups, files, free):
     write(tmp_path / "proc/meminfo", "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
     write(tmp_path / "proc/self/cgroup", f"{groups}\n")
     for (limit, use), found in files.items():
