@@ -19,6 +19,8 @@ from model.decoding.options import DecodingOptions, add_model, add_text_flags, o
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
 
+MEMORY_ADVICE = "give a smaller model, or lower --context"
+
 
 @dataclass(frozen=True)
 class Options(DecodingOptions):
@@ -41,8 +43,9 @@ def main() -> None:
     if find_template(path)[1] is not None or flags.system is not None or flags.template_var:
         chat = Chat(path, model.tokenizer, flags.system, dict(flags.template_var))
 
-    with explain_out_of_memory("give a smaller model, or lower --context", model.device):
-        network = model.load_for_decoding(options.compile)
+    with explain_out_of_memory(MEMORY_ADVICE, model.device):
+        at_least = min(context, options.max_new_tokens)  # of the cache, which grows
+        network = model.load_for_decoding(options.compile, 1, at_least, MEMORY_ADVICE)
         speed = Speed()
         conversation = Conversation(network, model.tokenizer, sampling, speed, chat, context)
         if chat is None:

@@ -64,10 +64,10 @@ def main() -> None:
     rows = min(options.batch_size, count)
     if options.endless and len(lengths) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
-    model.check_memory(rows, min(args.max_seq_len, max(lengths) + max_new_tokens), MEMORY_ADVICE)
+    longest = min(args.max_seq_len, max(lengths) + max_new_tokens)
 
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
-        network = model.load_for_decoding(options.compile, rows)
+        network = model.load_for_decoding(options.compile, rows, longest, MEMORY_ADVICE)
         samples = (
             Sample(prompt, model.tokenizer, max_new_tokens, flags.stop, eos_ids)
             for prompt in prompts

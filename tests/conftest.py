@@ -93,7 +93,7 @@ def _fixed_seed() -> None:
 
 @pytest.fixture(autouse=True)
 def _restore_signals() -> Iterator[None]:
-    """A script that ran in this process leaves them ignored."""
+    """Some tests change what signals do."""
     yield
     for number in STOP_SIGNALS:
         signal.signal(number, signal.SIG_DFL)

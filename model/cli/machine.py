@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import warnings
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, NamedTuple
@@ -162,11 +163,11 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
         torch.set_num_threads(1)
 
 
-def free_memory(device: torch.device) -> int | None:
+def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     """Bytes that can be allocated on this device without swapping; None if the system does not report them.
 
     On a GPU this includes what PyTorch has freed and keeps for itself. On a Mac's CPU it is the memory of the machine,
-    more than is free. The limit of a container is not seen.
+    more than is free. On Linux it is what the machine and the container have left. ``root`` has ``proc`` and ``sys``.
     """
     if device.type == "cuda":
         reusable = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -174,12 +175,42 @@ def free_memory(device: torch.device) -> int | None:
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     with suppress(OSError):  # macOS and Windows do not have the file
-        found = re.search(r"MemAvailable: +(\d+) kB", Path("/proc/meminfo").read_text(encoding="ascii"))
-        return 1024 * int(found[1]) if found else None
+        found = re.search(r"MemAvailable: +(\d+) kB", (root / "proc/meminfo").read_text(encoding="ascii"))
+        return min([*([1024 * int(found[1])] if found else []), *free_in_cgroups(root)], default=None)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # Windows
         return None
+
+
+CGROUPS = "sys/fs/cgroup"
+
+
+def free_in_cgroups(root: Path) -> Iterator[int]:
+    """What each control group that this process is in has left of its limit, from its own up to the outermost one.
+
+    A container, a batch system and systemd limit memory by them. Of nested ones the kernel obeys all. A container sees
+    only its own as the outermost one, whatever path the kernel names. Pages of files are in the use, but make room.
+    """
+    with suppress(OSError):
+        groups = (root / "proc/self/cgroup").read_text(encoding="utf-8")
+        for controllers, path in re.findall(r"^\d+:([^:]*):/(.*)$", groups, re.MULTILINE):
+            if not controllers:  # version 2
+                top, limit, use, prefix = root / CGROUPS, "memory.max", "memory.current", ""
+            elif "memory" in controllers.split(","):
+                top, limit, use = root / CGROUPS / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+                prefix = "total_"
+            else:
+                continue
+            for group in (top / path, *(top / parent for parent in Path(path).parents)):
+                with suppress(OSError, ValueError):  # no such group here, or "max"
+                    left = int((group / limit).read_text(encoding="ascii"))
+                    left -= int((group / use).read_text(encoding="ascii"))
+                    with suppress(OSError):
+                        facts = (group / "memory.stat").read_text(encoding="ascii")
+                        pages = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", facts, re.MULTILINE)
+                        left += sum(map(int, pages))
+                    yield max(0, left)
 
 
 def check_memory(

@@ -1,5 +1,6 @@
 """How a program starts and ends: its exit code, signals, and one line for a user's mistake."""
 
+import atexit
 import errno
 import io
 import os
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, TextIO
+
+import torch
 
 from .machine import use_available_cores
 
@@ -89,6 +92,33 @@ class IgnoringErrors(io.FileIO):
             return len(data)
 
 
+def ignore_stop_signals() -> None:
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
+
+
+@contextmanager
+def restored_process() -> Iterator[None]:
+    """Put back at the end what a program changes in its process, which may go on: with IPython's %run or runpy."""
+    handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
+    if handlers[signal.SIGINT] is signal.SIG_DFL:  # set by startup.py
+        handlers[signal.SIGINT] = signal.default_int_handler
+    streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
+    errors = {stream: stream.errors for stream in streams.values() if isinstance(stream, io.TextIOWrapper)}
+    format_warning, threads = warnings.formatwarning, torch.get_num_threads()
+    try:
+        yield
+    finally:
+        vars(sys).update(streams)
+        for stream, mode in errors.items():
+            if not stream.closed:
+                stream.reconfigure(errors=mode)
+        warnings.formatwarning = format_warning
+        torch.set_num_threads(threads)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
 def open_streams() -> None:
     """Prepare stdin, stdout and stderr for whatever they are connected to.
 
@@ -128,14 +158,23 @@ def message_of(error: Exception) -> str:
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
-    A mistake is an OSError, or a ValueError raised in this project. From elsewhere, such as the user's own network, it
-    keeps its traceback, which says where. Any other of STOP_SIGNALS ends the program with 128 and its number.
+    A mistake is an OSError, or a ValueError raised in this project, or a warning of it with PYTHONWARNINGS=error. From
+    elsewhere, such as the user's own network, it keeps its traceback, which says where. Any other of STOP_SIGNALS ends
+    the program with 128 and its number.
     """
+    # When Python ends, the work is done: a signal would only change the exit code, or print a traceback.
+    atexit.register(ignore_stop_signals)
+    with restored_process():
+        sys.exit(exit_code(main, script))
+
+
+def exit_code(main: Callable[[], int | None], script: str) -> int | str:  # Python prints a text
+    """Run ``main`` for ``run_script``."""
     use_available_cores()
     open_streams()
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"
-    code: int | str  # Python prints a text
+    code: int | str
     try:
         with on_stop(end_program), explain_out_of_memory("close other programs, or use smaller settings"):
             code = main() or 0
@@ -146,15 +185,14 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         code = 130
     except SystemExit as error:
         code = error.code or 0
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, UserWarning) as error:
         if not isinstance(error, OSError) and raised_in(error) not in own:
             raise
         code = 2
         print(f"{script}: error: {message_of(error)}", file=sys.stderr)
-    for number in STOP_SIGNALS:  # the work is done: they would only change the exit code, or print a traceback
-        signal.signal(number, signal.SIG_IGN)
+    ignore_stop_signals()
     try:
         sys.stdout.flush()
     except OSError:  # a full disk or a closed pipe or terminal: Python would fail again, with code 120
         discard_stdout()
-    sys.exit(code)
+    return code

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,7 @@ import torch
 
 from ..cli import Parser, print_note, quantity, read_flags, user_path
 from ..cli.files import read_json
-from ..cli.machine import DeviceName, check_memory, choose_threads, pick_device, pick_dtype
+from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
 from ..config import check_settings, setting_fields
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -73,31 +72,26 @@ class OpenedModel:
     device: torch.device
     dtype: torch.dtype  # of weights and cache
 
-    def check_memory(self, rows: int, length: int, advice: str) -> None:
-        """Raise ValueError with ``advice`` unless there is memory for decoding ``rows`` texts of ``length`` tokens.
-
-        It is needed for the weights, the cache, and the logits.
-        """
-        args, size = self.checkpoint.args, self.dtype.itemsize
-        matrix_size = 1 if self.options.dtype == "int8" else size
-        shapes = [stored.shape for stored in self.checkpoint.stored.values()]
-        weights = sum(math.prod(shape) * (matrix_size if len(shape) == 2 else size) for shape in shapes)
-        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * size
-        needed = weights + rows * (cache + args.vocab_size * torch.float32.itemsize)
-        purpose = f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}"
-        check_memory(needed, purpose, advice, self.device)
-
-    def load(self) -> Transformer:
-        """Read the weights."""
+    def load(self, **memory: Any) -> Transformer:
+        """Read the weights. ``memory`` is what else needs some, as ``Checkpoint.model`` takes it."""
         int8 = self.options.dtype == "int8"
         if int8 and self.device.type == "cuda":
             print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")
         variant = find_network(self.options.network) if self.options.network else None
-        return self.checkpoint.model(self.device, self.dtype, variant, int8=int8)
+        return self.checkpoint.model(self.device, self.dtype, variant, int8=int8, **memory)
 
-    def load_for_decoding(self, compile: bool, rows: int = 1) -> Transformer:
-        """Read the weights, and choose PyTorch's threads for ``rows`` texts at a time."""
-        model = self.load()
+    def load_for_decoding(self, compile: bool, rows: int, length: int, advice: str) -> Transformer:
+        """Read the weights, and choose PyTorch's threads for ``rows`` texts of ``length`` tokens at a time.
+
+        Raises ValueError with ``advice`` if there is too little memory for the weights, the cache, and the logits.
+        """
+        args = self.checkpoint.args
+        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * self.dtype.itemsize
+        model = self.load(
+            beside=rows * (cache + args.vocab_size * torch.float32.itemsize),
+            purpose=f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}",
+            advice=advice,
+        )
         choose_threads(self.device, rows * sum(weight.numel() for weight in model.state_dict().values()))
         return for_decoding(model, compile)
 

@@ -122,9 +122,9 @@ def uniforms(seed: int | None, rows: Iterable[int], device: torch.device) -> Ite
     """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
-    streams = [torch.Generator().manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
+    streams = [torch.Generator("cpu").manual_seed(random.Random(f"{seed} {row}").getrandbits(63)) for row in rows]
     while True:
-        draws = [torch.rand(64, dtype=torch.float64, generator=stream) for stream in streams]
+        draws = [torch.rand(64, dtype=torch.float64, generator=stream, device="cpu") for stream in streams]
         yield from torch.stack(draws, 1).to(device)  # (64, B)
 
 
@@ -183,7 +183,7 @@ class Sampler:
 
 def seen_tokens(texts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
     """Which tokens are in the text of each row: (B, V), like the logits."""
-    seen = torch.zeros(logits.shape, dtype=torch.bool)
+    seen = torch.zeros(logits.shape, dtype=torch.bool, device="cpu")
     for row, tokens in zip(seen, texts):
         row[list(tokens)] = True
     return seen.to(logits.device)

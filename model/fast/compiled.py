@@ -129,9 +129,9 @@ def export(step: TracedStep, form: Form) -> ExportedProgram:
     B, batch = (1, {}) if form.one_row else (2, {0: Dim.DYNAMIC})
     keys = network.norm.weight.new_zeros(B, args.n_kv_heads, TRACED_SLOTS, args.head_dim)
     inputs = (
-        torch.zeros(B, 1, dtype=torch.long),
+        torch.zeros(B, 1, dtype=torch.long, device="cpu"),
         rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
-        torch.ones(B, 1, 1, TRACED_KEYS, dtype=torch.bool) if form.padded else None,
+        torch.ones(B, 1, 1, TRACED_KEYS, dtype=torch.bool, device="cpu") if form.padded else None,
         [keys.clone() for _ in range(2 * args.n_layers)],
     )
     shapes = (

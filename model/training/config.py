@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Any, Literal
 
 import torch
@@ -18,6 +19,7 @@ from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
+from ..weights.tensors import WEIGHTS
 from .distributed import Ranks, local_device
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
@@ -252,7 +254,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
     if not (directory / CONFIG_FILE).exists():
-        raise ValueError(f"{directory} holds no run ({CONFIG_FILE} is missing): start one without --resume")
+        raise cannot_resume(directory, CONFIG_FILE)
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
@@ -264,6 +266,16 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
         raise ValueError(f"{directory} cannot be resumed with {'; '.join(conflicts)}: leave it out, or start a new run")
     decided = frozenset(setting_fields(*SETTINGS_CLASSES))
     return Run(data, model, train, decided, directory, resume=True)
+
+
+def cannot_resume(directory: Path, missing: str) -> ValueError:
+    """The error for a directory in which a file is missing that --resume needs."""
+    if not (directory / WEIGHTS).exists():
+        return ValueError(f"{directory} holds no run ({missing} is missing): start one without --resume")
+    return ValueError(
+        f"{directory} holds a model, but {missing} is missing, so --resume cannot continue its run: "
+        f"`python train.py --init_from {quote(str(directory))} --data TEXT` trains the model further, in a new run"
+    )
 
 
 def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:

@@ -55,8 +55,9 @@ class Ranks:
 
     def gather(self, *values: float) -> list[list[float]]:
         """For each value a list of those of all processes, by rank. Every process must call it."""
-        table = torch.zeros(len(values), self.world_size, dtype=torch.float64)  # on the CPU, for gloo
-        table[:, self.rank] = torch.tensor(values, dtype=torch.float64)
+        table = torch.zeros(len(values), self.world_size, dtype=torch.float64, device="cpu")  # for gloo
+        for row, value in zip(table, values):
+            row[self.rank] = value
         if self.world_size > 1:
             dist.all_reduce(table)
         return table.tolist()
@@ -100,15 +101,22 @@ def processes() -> Iterator[Ranks]:
     group, it holds the GIL while it waits for threads of gloo, which may wait for the GIL.
     """
     defaults = {"RANK": 0, "WORLD_SIZE": 1, "LOCAL_RANK": 0, "LOCAL_WORLD_SIZE": 1}
-    ranks = Ranks(*(int(os.environ.get(name, default)) for name, default in defaults.items()))
-    if ranks.world_size == 1:
-        yield ranks
+    try:
+        ranks = Ranks(*(int(os.environ.get(name) or default) for name, default in defaults.items()))
+        if ranks.world_size > 1:
+            # gloo also on machines with GPUs, for settings, and for --device cpu. On Windows it also serves GPUs,
+            # because NCCL is not available there. Training has PyTorch's own timeout, so that a lost machine ends the
+            # run. But the first process may tokenize for hours, and the others wait for it in a group of their own.
+            has_nccl = torch.cuda.is_available() and dist.is_nccl_available()
+            dist.init_process_group("cpu:gloo,cuda:nccl" if has_nccl else "gloo")
+    except ValueError as error:  # PyTorch's own names the first variable that is missing
+        raise ValueError(
+            f"WORLD_SIZE is set, but not as torchrun sets it ({error}): unset it, or start several processes with "
+            "torchrun"
+        ) from None
+    if ranks.world_size <= 1:
+        yield Ranks()
         return
-    # gloo also on machines with GPUs, for settings, and for --device cpu. On Windows it also serves GPUs, because NCCL
-    # is not available there. Training has PyTorch's own timeout, so that a lost machine ends the run. But the first
-    # process may tokenize for hours, and the others wait for it in a group of their own.
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() and dist.is_nccl_available() else "gloo"
-    dist.init_process_group(backend)
     try:
         yield replace(ranks, patient=dist.new_group(backend="gloo", timeout=timedelta(hours=12)))
     except BaseException as error:
@@ -185,7 +193,7 @@ def random_weights(args: ModelArgs, seed: int) -> Iterator[tuple[str, Tensor]]:
     for name, parameter in model.named_parameters():
         state, initialize = initial.initializations[parameter]
         torch.set_rng_state(state)
-        whole = torch.empty(parameter.shape)
+        whole = torch.empty(parameter.shape, device="cpu")
         initialize(whole)
         yield name, whole
 

@@ -26,15 +26,15 @@ from ..cli.files import remove_unfinished, write_text
 from ..cli.settings import from_table
 from ..config import Range
 from ..transformer import Transformer
-from ..weights.tensors import load_tensors, read_metadata, save_tensors
-from .config import CONFIG_FILE, Run
+from ..weights.tensors import WEIGHTS, load_tensors, read_metadata, save_tensors
+from .config import CONFIG_FILE, Run, cannot_resume
 from .distributed import Ranks, copy_whole, gather_tensors
 from .optimizer import create_state
 
 METRICS = "metrics.jsonl"
 STATE = "training_state.safetensors"
 LOCK = ".lock"
-RUN_FILES = (STATE, "model.safetensors", "config.json", CONFIG_FILE)  # a directory with any of these is taken
+RUN_FILES = (STATE, WEIGHTS, "config.json", CONFIG_FILE)  # a directory with any of these is taken
 Optimizers = list[torch.optim.Optimizer]
 
 
@@ -43,7 +43,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     """Make the directory of a new run, or open that of the run to resume, and lock it. Yields the run with its path.
 
     If the run has not begun when it is left, because of a mistake, a signal or --plan, what it wrote is removed. Raises
-    ValueError if the directory is taken, or in use by another trainer.
+    ValueError if the directory is taken, in use by another trainer, or lacks a file to resume from.
     """
     existed = [path for path in (run.directory, run.directory.parent) if path.exists()]
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
@@ -51,7 +51,9 @@ def run_directory(run: Run) -> Iterator[Run]:
     before = set(directory.iterdir())
     with locked(directory) as lock:
         try:
-            if not run.resume:
+            if run.resume:
+                read_progress(directory)
+            else:
                 check_free(directory)
             yield replace(run, directory=directory)
         finally:
@@ -87,7 +89,8 @@ def check_free(directory: Path) -> None:
     """Raise ValueError if the directory holds a run or a model, so that no run replaces another."""
     for name in RUN_FILES:
         if (directory / name).exists():
-            raise ValueError(f"{directory} holds {name}: give another --out_dir, or --resume to continue that run")
+            resumes = ", or --resume to continue that run" if (directory / CONFIG_FILE).exists() else ""
+            raise ValueError(f"{directory} holds {name}: give another --out_dir{resumes}")
 
 
 def locked(directory: Path) -> AcquireReturnProxy:
@@ -170,18 +173,26 @@ def save_state(directory: Path, model: Transformer, optimizers: Optimizers, prog
 def read_progress(directory: Path) -> Progress | None:
     """The saved progress, without reading a tensor; None before the first checkpoint.
 
-    Raises ValueError if the file is damaged.
+    A checkpoint is the state, then the model if it is the best one so far. So a model without a state has lost it: the
+    run would begin again and replace the model. If the model is lost, the next validation writes one. Raises ValueError
+    if the state is lost or damaged.
     """
     path = directory / STATE
+    has_model = all((directory / name).exists() for name in ("config.json", WEIGHTS))
     if not path.exists():
+        if has_model:
+            raise cannot_resume(directory, STATE)
         return None
     try:
         saved = json.loads(read_metadata(path)["progress"])
         if not {"step", "tokens"} <= saved.keys():  # older versions lack others, which have defaults
             raise ValueError
-        return Progress(**from_table(saved, Progress))
+        progress = Progress(**from_table(saved, Progress))
     except (ValueError, KeyError, AttributeError, RecursionError):
         raise damaged(path) from None
+    if has_model or progress.best_step == progress.step:  # whose weights are in the state
+        return progress
+    return replace(progress, best_val_loss=math.inf, best_step=0)
 
 
 def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> None:

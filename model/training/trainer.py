@@ -44,7 +44,6 @@ from .distributed import (
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run_directory import (
     METRICS,
-    STATE,
     Progress,
     append_metrics,
     load_state,
@@ -73,7 +72,7 @@ class Trainer:
         resume: bool = False,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``resume`` continues from the state in ``directory``; if there is none, the run begins again at step 0."""
+        """``resume`` continues from the state in ``directory``; if the run has none yet, it begins again at step 0."""
         self.ranks = ranks or Ranks()
         saved = read_progress(directory) if resume and directory else None
         self.model = model
@@ -118,6 +117,7 @@ class Trainer:
             if saved.loss_scale:
                 scale = {"scale": saved.loss_scale, "_growth_tracker": saved.steps_at_scale}
                 self.scaler.load_state_dict(self.scaler.state_dict() | scale)
+            self._save_if_best()  # the run may have been killed between its state and its model
         if directory and self.ranks.is_first:
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
@@ -139,7 +139,7 @@ class Trainer:
         # needs one if it never had any, because only a validation writes the model.
         never_validated = self.directory is not None and self.progress.best_val_loss == math.inf
         if never_validated and (self.args.init_from or self.fraction_done >= 1):
-            yield self._record(self.validate(), save=self.progress.step > 0)  # optimizers have no state before a step
+            yield self._record(self.validate(), save=True)
         while self.fraction_done < 1 and not self.stopped_by:
             started = self.clock()
             measured = self.step(lr_fraction(self.args, self.fraction_done))
@@ -225,10 +225,7 @@ class Trainer:
         return train_loss, grad_norm
 
     def validate(self) -> dict[str, float]:
-        """Compute the validation loss, and save the model if it is the best so far.
-
-        Does nothing without a directory.
-        """
+        """Compute the validation loss, and note whether it is the best so far. Does nothing without a directory."""
         progress = self.progress
         if self.directory is None:
             return {}
@@ -237,9 +234,6 @@ class Trainer:
         progress.val_loss = loss
         if loss < progress.best_val_loss:
             progress.best_val_loss, progress.best_step = loss, progress.step
-            best = whole_model(self.model, self.ranks)
-            if best is not None:
-                save_model(best, self.directory)
         return {"val_loss": loss, "val_bits_per_byte": self.dataset.bits_per_byte(loss)}
 
     def validation_loss(self) -> float:
@@ -257,7 +251,10 @@ class Trainer:
             raise ValueError(f"step {self.progress.step}: {message}: {again} with {advice}")
 
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
-        """Write the metrics of a step and, if ``save``, the state. Every process must call it."""
+        """Write the metrics of a step and, if ``save``, the state, then the model. Every process must call it.
+
+        The model is the last one, because a model without a state is taken for one whose state was removed.
+        """
         if self.directory is None:
             return measured
         if self.ranks.is_first:
@@ -269,7 +266,16 @@ class Trainer:
             self.progress.steps_at_scale = scale.get("_growth_tracker", 0)
             self.progress.wall_seconds = self.clock() - self.start  # with the validation
             save_state(self.directory, self.model, self.optimizers, self.progress, self.ranks)
+            self._save_if_best()
         return measured
+
+    def _save_if_best(self) -> None:
+        """Save the model if its validation at this step was the best so far. Every process must call it."""
+        progress = self.progress
+        if progress.best_val_loss < math.inf and progress.best_step == progress.step and self.directory:
+            best = whole_model(self.model, self.ranks)
+            if best is not None:
+                save_model(best, self.directory)
 
 
 @torch.no_grad()
@@ -330,6 +336,6 @@ def initial_model(run: Run, ranks: Ranks) -> Transformer:
         return make_network(Transformer, run.model)  # on the meta device
     model = run.network(run.model)
     source = run.train.init_from
-    if source and not (run.resume and (run.directory / STATE).exists()):
+    if source and not (run.resume and read_progress(run.directory)):
         model.load_state_dict(load_model(source, network=run.network).state_dict())
     return model if is_sharded else model.to(local_device(run.train.device, ranks))

@@ -4,6 +4,7 @@ A directory has config.json, and its weights in model.safetensors or in several 
 llama2c.py open two other formats, as the same ``Checkpoint``.
 """
 
+import math
 import os
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,6 +15,7 @@ from typing import Literal, cast
 import torch
 
 from ..cli.files import kind_of_file, write_json
+from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..fast.int8 import check_device, put_matrix, quantize
 from ..fast.kernels import accelerate
@@ -64,8 +66,16 @@ class Checkpoint:
         dtype: torch.dtype | Literal["stored"] | None = None,
         network: type[Transformer] | None = None,
         int8: bool = False,
+        *,
+        beside: int = 0,
+        purpose: str = "the model",
+        advice: str = "give a smaller model",
     ) -> Transformer:
-        """Load the network; see ``load_model``."""
+        """Load the network; see ``load_model``.
+
+        If there is no memory for the weights and for ``beside`` more bytes, raises ValueError before it reads them; the
+        message says what it is for, and gives ``advice``.
+        """
         network = network or Transformer
         if self.subclass_name and name_of(network) != self.subclass_name:
             raise ValueError(
@@ -76,13 +86,16 @@ class Checkpoint:
             raise ValueError(f"int8 is for the plain network, not for {name_of(network)}: leave it out")
         if int8:
             check_device(torch.device(device))
-        model = make_network(network, self.args)
-        # A subclass may have other tensors.
-        check_shapes(shapes_of(model), {name: each.shape for name, each in self.stored.items()}, self.path)
         # One dtype for all tensors, because some models store their norms in another one.
         new_dtype = self.dtype if dtype == "stored" else dtype or torch.float32
         if not isinstance(new_dtype, torch.dtype):  # transformers also takes names
             raise ValueError(f'dtype is {dtype!r}: give a torch.dtype such as torch.bfloat16, "stored", or int8=True')
+        shapes = {name: each.shape for name, each in self.stored.items()}
+        matrix_size = 1 if int8 else new_dtype.itemsize
+        weights = sum(math.prod(s) * (matrix_size if len(s) == 2 else new_dtype.itemsize) for s in shapes.values())
+        check_memory(weights + beside, purpose, advice, torch.device(device))
+        model = make_network(network, self.args)
+        check_shapes(shapes_of(model), shapes, self.path)  # a subclass may have other tensors
         state = {}
         for name, stored in self.stored.items():
             tensor = stored.read()
@@ -225,7 +238,8 @@ def load_model(
     into any subclass with the same tensors. Tensors are read one by one, so the peak memory is the network and one
     tensor; a subclass is first built in full, which takes the same memory once more.
 
-    Raises ValueError if the tensors do not match the configuration, or if one contains NaN or infinity.
+    Raises ValueError if the tensors do not match the configuration, if there is too little memory for them, or if one
+    contains NaN or infinity.
     """
     return open_checkpoint(path).model(device, dtype, network, int8)
 

@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 import torch
 from script_helpers import ROOT
+from torch import get_num_threads
 
 from model.cli import print_note, run_script, user_path
+from model.cli.script import STOP_SIGNALS
 
 FREE_SPACE = "free some space there, or write to another disk"
 
@@ -37,7 +40,52 @@ def test_the_exit_code_is_the_result_of_main(capsys):
     assert outcome(capsys, lambda: None) == (0, "", "")
     assert outcome(capsys, lambda: 3) == (3, "", "")
     assert outcome(capsys, raising(KeyboardInterrupt())) == (130, "so far\n", "")
-    signal.raise_signal(signal.SIGINT)  # ignored after a script has ended
+
+
+def process_state() -> list[object]:
+    signals = [signal.getsignal(number) for number in STOP_SIGNALS]
+    return [*signals, sys.stdin, sys.stdout, sys.stderr, sys.stdout.errors, warnings.formatwarning, get_num_threads()]
+
+
+ENDS = (None, SystemExit(3), KeyboardInterrupt(), ValueError("mistake"), OSError("disk"), KeyError("bug"))
+
+
+@pytest.mark.parametrize("error", ENDS)
+@pytest.mark.parametrize("handler", [signal.SIG_IGN, signal.SIG_DFL, lambda *_: None])
+def test_a_program_that_ends_inside_another_one_leaves_the_process_as_it_was(monkeypatch, error, handler):
+    """As with IPython's %run, where Ctrl-C must end a loop afterwards."""
+    monkeypatch.setattr(sys, "__stderr__", sys.stderr)  # so that it is replaced, as at the start of a process
+
+    def main() -> None:
+        assert sys.stderr is not before[-4]
+        torch.set_num_threads(get_num_threads() + 1)
+        if error:
+            raise error
+
+    for number in STOP_SIGNALS[1:]:
+        signal.signal(number, handler)
+    before = process_state()
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # as startup.py does
+    with pytest.raises(KeyError if isinstance(error, KeyError) else SystemExit):
+        run_script(main, "script.py")
+    assert process_state() == before
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
+
+
+@pytest.mark.slow
+def test_no_signal_interrupts_the_end_of_python():
+    program = "import atexit, os, signal; atexit.register(lambda: os.kill(os.getpid(), signal.SIGINT)); "
+    program += "from model.cli import run_script; run_script(lambda: print('done'), 'script.py')"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True)
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"done\n", b"")
+
+
+def test_a_warning_that_is_an_error_is_one_line(capsys):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code, _, err = outcome(capsys, lambda: warnings.warn("3 files\nskipped", stacklevel=1))
+    assert (code, err) == (2, "script.py: error: 3 files skipped\n")
 
 
 @pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1"])

@@ -120,6 +120,55 @@ def test_memory_is_checked_only_if_the_system_reports_it(monkeypatch):
     machine.check_memory(10**18, "this")
 
 
+V2, V1 = ("memory.max", "memory.current"), ("memory.limit_in_bytes", "memory.usage_in_bytes")
+
+
+@pytest.mark.parametrize(
+    ("groups", "files", "free"),
+    [
+        ("0::/", {}, 3_072_000),  # no container
+        ("0::/", {V2: {"": (2000, 500)}}, 1500),
+        ("0::/", {V2: {"": ("max", 500)}}, 3_072_000),
+        ("0::/", {V2: {"": (9_000_000, 500)}}, 3_072_000),  # the machine has less
+        ("0::/", {V2: {"": (2000, 2500)}}, 0),  # lowered below the use
+        ("0::/user/job/step", {V2: {"user/job/step": ("max", 7), "user/job": (900, 100), "user": (4000, 9)}}, 800),
+        ("0::/user/job/step", {V2: {"user/job/step": (600, 7), "user": (4000, 3950)}}, 50),
+        ("0::/a/path/of/the/host", {V2: {"": (2000, 1999)}}, 1),  # seen from within a container
+        ("0::/../../outside", {V2: {"": (2000, 500)}}, 1500),
+        ("5:cpu,cpuacct:/a\n4:memory:/docker/1", {V1: {"memory/docker/1": (2000, 300), "memory": (10**19, 4)}}, 1700),
+        ("4:memory:/docker/1\n0::/", {V1: {"memory": (2000, 300)}}, 1700),
+        ("4:hugetlb,memory:/a\n0::/a", {V1: {"memory/a": (2000, 300)}, V2: {"a": (1600, 0)}}, 1600),
+        ("7:cpuset:/a", {V1: {"memory/a": (2000, 300)}}, 3_072_000),  # of another process
+    ],
+)
+def test_free_memory_is_the_smallest_of_the_machine_and_of_each_group_around_the_process(tmp_path, groups, files, free):
+    write(tmp_path / "proc/meminfo", "MemTotal: 9 kB\nMemAvailable:  3000 kB\n")
+    write(tmp_path / "proc/self/cgroup", f"{groups}\n")
+    for (limit, use), found in files.items():
+        for path, (limited, used) in found.items():
+            write(tmp_path / "sys/fs/cgroup" / path / limit, f"{limited}\n")
+            write(tmp_path / "sys/fs/cgroup" / path / use, f"{used}\n")
+    assert machine.free_memory(CPU, tmp_path) == free
+
+
+@pytest.mark.parametrize(("names", "prefix", "folder"), [(V2, "", ""), (V1, "total_", "memory")])
+def test_pages_of_files_that_were_read_count_as_free(tmp_path, names, prefix, folder):
+    """Or else nothing would be free after a text of the size of the limit was read."""
+    write(tmp_path / "proc/meminfo", "MemAvailable:  3000 kB\n")
+    write(tmp_path / "proc/self/cgroup", "4:memory:/\n" if folder else "0::/\n")
+    for name, content in (*zip(names, ("2000\n", "1900\n")), ("memory.stat", "anon 5\nactive_file 0\n")):
+        write(tmp_path / "sys/fs/cgroup" / folder / name, content)
+    assert machine.free_memory(CPU, tmp_path) == 100
+    facts = f"{prefix}inactive_file 600\n{prefix}active_file 200\n{prefix}inactive_anon 70\n"
+    write(tmp_path / "sys/fs/cgroup" / folder / "memory.stat", facts)
+    assert machine.free_memory(CPU, tmp_path) == 900
+
+
+def write(path: Path, content: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content, encoding="utf-8")
+
+
 def test_without_proc_the_memory_of_the_machine_counts_where_it_is_known(monkeypatch):
     monkeypatch.setattr(Path, "read_text", lambda *_, **__: Path(os.devnull, "missing").stat())
     monkeypatch.setattr(os, "sysconf", {"SC_PHYS_PAGES": 1_000, "SC_PAGE_SIZE": 16_384}.__getitem__, raising=False)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from letters import EOS, LETTERS
 
-from model import KVCache, ModelArgs, Transformer
+from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding import batches as module
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
 from model.decoding.network import for_decoding
@@ -130,3 +130,19 @@ def test_the_cache_of_a_batch_is_freed_before_the_next_one_is_made(small_model, 
     finally:
         gc.enable()
     assert len(made) == 3
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.8}, {"temperature": 0.8, "repetition_penalty": 1.3}])
+def test_a_default_device_changes_no_text(small_model, options):
+    """A notebook may have set it to a GPU; meta stands for one."""
+    network = small_model()
+
+    def text() -> list:
+        return list(generate(network, [[1, 2, 3], [4, 5]], 6, seed=1, **options))
+
+    expected = text()
+    torch.set_default_device("meta")
+    try:
+        assert text() == expected
+    finally:
+        torch.set_default_device(None)

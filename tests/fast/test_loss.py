@@ -5,6 +5,7 @@ import dataclasses
 import pytest
 import torch
 import torch.nn.functional as F
+from operators import count_operators
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS
@@ -126,3 +127,21 @@ def test_the_logits_never_exist_at_once_but_in_chunks_of_a_size_for_the_device(
             loss.backward()
     assert largest.numel < tokens.numel() * LARGE.vocab_size / 2
     assert 4 * largest.numel / 1e6 == pytest.approx(megabytes, rel=0.05)
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_validation_computes_the_products_of_the_logits_and_no_gradient(monkeypatch, tied, dtype):
+    """Under no_grad a parameter still requires gradients."""
+    monkeypatch.setattr("model.fast.loss.chunk_rows", lambda vocab_size, device: 30)
+    model = model_of(dataclasses.replace(ARGS, tie_embeddings=tied))
+    loss, (tokens, targets) = NextTokenLoss(model, dtype), batch(ARGS)
+
+    def products(function, *arguments) -> int:
+        counts = count_operators(function, *arguments)
+        return sum(counts[name] for name in ("mm", "addmm", "bmm", "mkldnn_linear", "linear"))
+
+    with torch.no_grad(), torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        assert products(loss, tokens, targets) - products(loss.hidden, tokens) == 3  # chunks of 80 targets
+    with torch.autocast("cpu", dtype, enabled=dtype != torch.float32):
+        assert products(loss, tokens, targets) - products(loss.hidden, tokens) == 9

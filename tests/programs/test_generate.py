@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -232,8 +233,8 @@ def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind
     tensors = [torch.empty(7, model.checkpoint.args.vocab_size)]
     tensors += [tensor for name, tensor in network.state_dict().items() if not name.endswith("scales")]
     tensors += [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-    monkeypatch.setattr("model.decoding.options.check_memory", lambda needed, *_: asked.append(needed))
-    model.check_memory(7, 11, "advice")
+    monkeypatch.setattr("model.weights.checkpoint.check_memory", lambda needed, *_: asked.append(needed))
+    model.load_for_decoding(False, 7, 11, "advice")
     assert asked == [sum(tensor.nbytes for tensor in tensors)]
 
 
@@ -241,9 +242,27 @@ def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_befor
     asked = []
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: asked.append(str(device)) or 100_000)
     monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
-    monkeypatch.setattr("model.decoding.options.OpenedModel.load", None)
+    monkeypatch.setattr("model.weights.checkpoint.make_network", None)
     for device in ("cpu", "meta"):
         code, _, err = run("--device", device)
         assert code == 2
         assert "error: the model with a batch of 1 text of 96 tokens needs about" in err
     assert asked == ["cpu", "meta"]
+
+
+@pytest.mark.parametrize(
+    ("program", "flags"),
+    [("generate", ["--prompt", "a"]), ("chat", []), ("evaluate", ["--data", "text.txt"]), ("convert", ["new"])],
+)
+def test_each_program_and_the_library_refuse_a_model_that_is_larger_than_the_memory(
+    start, fox_dir, monkeypatch, tmp_path, program, flags
+):
+    monkeypatch.chdir(tmp_path)
+    Path("text.txt").write_text("The quick brown fox.", encoding="utf-8")
+    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 100_000)
+    monkeypatch.setattr("model.weights.checkpoint.make_network", None)
+    code, out, err = start(import_module(program), fox_dir, *flags)
+    assert (code, out, err.count("\n")) == (2, "", 1), err
+    assert re.search(r"error: the model.* needs about \d+ MB of memory, but 1 MB are free on cpu: give a smaller", err)
+    with pytest.raises(ValueError, match=r"^the model needs about 1 MB of memory, but 1 MB are free on cpu: give a sm"):
+        load_model(fox_dir)

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,39 @@ def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(star
     assert Path("moved/model.safetensors").read_bytes() == Path("straight/model.safetensors").read_bytes()
     Path("moved/tokens.bin").unlink()
     assert "moved/tokens.json and tokens.bin are damaged" in run("--resume", "moved").err
+
+
+# What --resume does to a finished run without one of its files: the words of its refusal, None if it goes on.
+MISSING = {
+    "config.toml": "out holds a model, but config.toml is missing",
+    "training_state.safetensors": "`python train.py --init_from out --data TEXT` trains the model further",
+    "model.safetensors": None,
+    "config.json": None,
+    "metrics.jsonl": None,
+    ".lock": None,
+    "tokens.json": "out/tokens.json is missing",
+    "tokens.bin": "out/tokens.json and tokens.bin are damaged",
+    "tokenizer.model": "out has no tokenizer",
+}
+
+
+def test_each_missing_file_of_a_run_is_named_or_written_again(run, trained):
+    trained("small.toml", "--data", "text.txt", "--out_dir", "complete")
+    for name, words in MISSING.items():
+        shutil.rmtree("out", ignore_errors=True)
+        shutil.copytree("complete", "out")
+        Path("out", name).unlink()
+        if name == "tokenizer.model":
+            Path("out/tokenizer.json").unlink(missing_ok=True)
+        before = {path: path.read_bytes() for path in Path("out").iterdir()}
+        code, _, err = run("--resume", "out", "--max_steps", "6")
+        assert (code, words or "run directory") == (2 if words else 0, words or "run directory"), err
+        if words:
+            assert (words in err, err.count("\n")) == (True, 1), err
+            assert {path: path.read_bytes() for path in Path("out").iterdir()} == before
+        else:
+            assert Path("out", name).exists()
+            assert max(steps("out")) == 6
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(run, trained):

@@ -50,7 +50,7 @@ WRONG = [
     ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
     ("train.py text.txt --dropout 2 --warmup 1", "dropout is 2.0: give a number from 0 to 0.95; warmup is 1.0: give a"),
     ("train.py text.txt --network nowhere:Net", "nowhere cannot be imported"),
-    ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir, or --resume"),
+    ("train.py text.txt --out_dir run", "run holds model.safetensors: give another --out_dir"),
     ("train.py text.txt --init_from run --dim 32", "dim is 32, but run has 16: leave dim out, because"),
     ("train.py text.txt --fsdp --optimizer muon", "optimizer is muon, which needs whole matrices, but fsdp"),
     ("generate.py run --top_p 2 --seed -1", "top_p is 2.0: give a number from 1e-09 to 1; seed is -1"),

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import os
 import re
 from datetime import timedelta
 from functools import partial
@@ -271,3 +272,45 @@ def test_the_first_process_works_for_all_and_its_failure_ends_all():
 
     assert run_in_processes(3, work) == [0, 0, 0]
     assert run_in_processes(2, fail) == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "left_over",
+    [
+        {"WORLD_SIZE": "2"},
+        {"WORLD_SIZE": "2", "RANK": "0"},
+        {"WORLD_SIZE": "2", "RANK": "0", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "", "LOCAL_RANK": ""},
+        {"WORLD_SIZE": "two"},
+        {"RANK": "first"},
+    ],
+)
+def test_variables_that_torchrun_has_not_set_are_named(monkeypatch, left_over):
+    monkeypatch.setattr(os, "environ", left_over)
+    with pytest.raises(ValueError, match=r"WORLD_SIZE is set, .*: unset it, or start several processes with torchrun"):
+        processes().__enter__()
+
+
+@pytest.mark.parametrize("left_over", [{}, {"WORLD_SIZE": ""}, {"WORLD_SIZE": "1", "RANK": ""}, {"RANK": "3"}])
+def test_one_process_needs_no_variables(monkeypatch, left_over):
+    """A rank that was left over would keep the run from being saved."""
+    monkeypatch.setattr(os, "environ", left_over)
+    with processes() as ranks:
+        assert ranks == Ranks()
+
+
+def test_the_default_device_does_not_matter(tmp_path):
+    """A notebook may have set it to a GPU; meta stands for one."""
+    for name in ("expected", "found"):
+        (tmp_path / name).mkdir()
+    expected = trainer(tmp_path / "expected", max_steps=3, dropout=0.1, eval_every=3).run()
+
+    def on_cpu(args):
+        with torch.device("cpu"):
+            return Transformer(args)
+
+    torch.set_default_device("meta")
+    try:
+        found = trainer(tmp_path / "found", max_steps=3, dropout=0.1, eval_every=3, network=on_cpu).run()
+    finally:
+        torch.set_default_device(None)
+    assert found.best_val_loss == expected.best_val_loss

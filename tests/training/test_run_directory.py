@@ -23,9 +23,11 @@ from model.training.run_directory import (
     read_metrics,
     read_progress,
     run_directory,
+    save_state,
     state_tensors,
     truncate_metrics,
 )
+from model.weights import load_model
 from model.weights.tensors import load_tensors, read_metadata, save_tensors
 
 
@@ -168,3 +170,28 @@ def test_a_progress_with_a_wrong_or_missing_value_is_damaged(tmp_path, change):
     save_tensors(tmp_path / STATE, load_tensors(tmp_path / STATE), {"progress": json.dumps(progress)})
     with pytest.raises(ValueError, match=rf"{STATE} is damaged or belongs to another model: restore the file, or"):
         read_progress(tmp_path)
+
+
+def test_a_model_without_its_state_is_not_trained_over(tmp_path):
+    """The state is three times the model, so people remove it."""
+    trainer(tmp_path, max_steps=10).run()
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir() if file.name != STATE}
+    (tmp_path / STATE).unlink()
+    with pytest.raises(ValueError, match=rf"{STATE} is missing.*train\.py --init_from {tmp_path} --data TEXT"):
+        trainer(tmp_path, resume=True)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+@pytest.mark.parametrize("best_is_last", [True, False])
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json"])
+def test_a_state_without_its_model_continues_and_writes_one(tmp_path, name, best_is_last):
+    run = trainer(tmp_path, max_steps=10)
+    run.run()
+    if not best_is_last:
+        run.progress.best_step, run.progress.best_val_loss = 5, 0.0
+        save_state(tmp_path, run.model, run.optimizers, run.progress, run.ranks)
+    (tmp_path / name).unlink()
+    resumed = trainer(tmp_path, resume=True, max_steps=10)
+    assert (tmp_path / name).exists() == best_is_last
+    resumed.run()
+    assert same(weights(load_model(tmp_path)), weights(run.model))
