@@ -45,8 +45,16 @@ class Dataset:
         return self.train, self.val
 
     def window_tokens(self, context: int) -> int:
-        """The tokens of a window of ``context``, without padding: of conversations the mean."""
+        """The tokens of a row of a batch, without padding: of conversations the mean."""
         return context
+
+    def padded_tokens(self, context: int, rows: int) -> float:
+        """The tokens of a row of a batch of ``rows``, with padding: of conversations the mean."""
+        return context
+
+    def as_windows(self) -> "Dataset":
+        """The same tokens, cut into windows in any case."""
+        return self
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
@@ -152,6 +160,16 @@ class Conversations(Dataset):
     def window_tokens(self, context: int) -> int:
         return len(self.train) // len(self.train_ends)
 
+    def padded_tokens(self, context: int, rows: int) -> float:
+        order, _ = _shuffled(len(self.train_ends), 0, 0)
+        batches = min(256, max(1, len(order) // rows))
+        lengths = np.diff(self.train_ends, prepend=0)[order[: batches * rows]] - 1
+        longest = np.maximum.reduceat(lengths, np.arange(batches) * rows)  # of each batch
+        return float(np.mean([padded_length(int(length), context) for length in longest]))
+
+    def as_windows(self) -> Dataset:
+        return Dataset(self.train, self.val, self.val_bytes, self.val_tokens)
+
     def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
         return int((self._train_rows(seen, batch_size, context, seed)[1] != UNCOUNTED).sum())
 
@@ -166,19 +184,20 @@ class Conversations(Dataset):
 
 
 def _padded(ids: np.ndarray, targets: np.ndarray, ends: np.ndarray, numbers: np.ndarray, context: int) -> Batch:
-    """The conversations of these numbers, padded to the longest, up to the next power of two.
-
-    For any other length torch.compile would compile the step again.
-    """
+    """The conversations of these numbers, padded to ``padded_length``."""
     starts = np.where(numbers > 0, ends[numbers - 1], 0)
-    longest = int((ends[numbers] - starts).max()) - 1
-    T = min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
+    T = padded_length(int((ends[numbers] - starts).max()) - 1, context)
     inputs = np.zeros((len(numbers), T), np.int64)
     outputs = np.full((len(numbers), T), UNCOUNTED)
     for row, (start, end) in enumerate(zip(starts, ends[numbers])):
         inputs[row, : end - start - 1] = ids[start : end - 1]
         outputs[row, : end - start - 1] = targets[start + 1 : end]
     return inputs, outputs
+
+
+def padded_length(longest: int, context: int) -> int:
+    """The next power of two, because torch.compile compiles a step again for each length."""
+    return min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
 
 
 def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
