@@ -106,8 +106,8 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options, openi
 
     Before a text comes ``opening``, or its prompt if that is None.
 
-    If there is more than one batch, show a progress bar, but not among texts on a terminal. Returns how many were cut at
-    their maximal length.
+    If there is more than one batch, show a progress bar, unless the texts are printed on a terminal, too. Returns how
+    many were cut at their maximal length.
     """
     cut = 0
     shown = 0  # characters of the current sample that are printed
