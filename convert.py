@@ -16,7 +16,7 @@ from shlex import quote
 from model.cli import Parser, print_note, user_path
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
-from model.text.tokenizer import Tokenizer
+from model.text.tokenizer import Tokenizer, is_tiktoken
 from model.transformer import Transformer
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tokenizers import read_ids, tokenizer_files
@@ -50,10 +50,15 @@ def open_source(path: Path) -> Checkpoint:
 def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
     directory = source.path if source.path.is_dir() else source.path.parent
-    if file is None and not tokenizer_files(directory):
+    if file is None:
+        files = tokenizer_files(directory)
         beside = "" if source.path.is_dir() else " beside it"
-        print_note(f"note: {source.path} has no tokenizer{beside}: converting the weights only; or give --tokenizer")
-        return None
+        problem = "" if files else f"{source.path} has no tokenizer{beside}"
+        if len(files) == 1 and is_tiktoken(files[0].read_bytes()):
+            problem = f"{files[0]} is a file of tiktoken, which is not read"
+        if problem:
+            print_note(f"note: {problem}: converting the weights only; or give --tokenizer, a tokenizer.json")
+            return None
     return load_tokenizer(file or directory, source.args.vocab_size)
 
 

@@ -15,7 +15,7 @@ from tqdm import tqdm
 from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags
 from model.config import Range
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
-from model.decoding.examples import Example, examples_at
+from model.decoding.examples import Example, read_examples
 from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.text.dataset import META, load_dataset
@@ -84,8 +84,8 @@ def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
         chat = Chat(checkpoint.path, tokenizer, default=DEFAULT_TEMPLATE)
         return (
             conversation_text(where, example, tokenizer)
-            for where, messages in source.conversations()
-            for example in examples_at(where, messages, chat, context + 1)
+            for where, _, examples in read_examples(source, chat, context + 1)
+            for example in examples
         )
     if separator is None and source.separator:
         print_note(f"note: documents are separated by {source.separator}; to score it as text: --doc_separator ''")

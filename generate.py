@@ -106,11 +106,12 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options, openi
 
     Before a text comes ``opening``, or its prompt if that is None.
 
-    If there is more than one batch, show a progress bar. Returns how many were cut at their maximal length.
+    If there is more than one batch, show a progress bar, unless the texts are printed on a terminal, too. Returns how
+    many were cut at their maximal length.
     """
     cut = 0
     shown = 0  # characters of the current sample that are printed
-    has_bar = count > options.batch_size and sys.stderr.isatty()
+    has_bar = count > options.batch_size and sys.stderr.isatty() and not sys.stdout.isatty()
     with tqdm(total=count, unit="sample", disable=not has_bar, file=sys.stderr) as bar:
         for sample in samples:
             if not options.jsonl:

@@ -6,7 +6,8 @@ nor write as the system.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,8 @@ DEFAULT_TEMPLATE = """\
 {{- 'assistant\\n' -}}
 {%- endif -%}
 """
+TEXT_FIELDS = ("content", "reasoning_content")  # of a message, in which a template finds words
+WORD = re.compile(r"<[^<>\s]*>|<|[^<\s]+")  # or a tag
 OPEN_THOUGHT = re.compile(r"[<\[]\w*think\w*[>\]]\s*$", re.IGNORECASE)  # <think>, [THINK]
 
 
@@ -75,14 +78,16 @@ class Chat:
         self.control_ids = tokenizer.control_tokens(template)
         # Without the template: only BOS, EOS and the like, not tokens as <think>, which a model writes as text.
         self.special_ids = tokenizer.control_tokens("")
+        self.warned = False  # of words that the template leaves out
         question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
+        self.warn_of_lost_words(self.system, self.render([question]))
         # The number of tokens before the first question, including the system message. An endless text keeps these.
         self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
         # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
-        opened = OPEN_THOUGHT.search(self._render([question]))
+        opened = OPEN_THOUGHT.search(self.render([question]))
         self.opening = opened[0] if opened else ""
         # For example <|eot_id|>
-        _, found, after = self._render([question, answer], False).rpartition(answer["content"])
+        _, found, after = self.render([question, answer], False).rpartition(answer["content"])
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
         end_of_turn = [self.control_ids[max(ends, key=len)]] if ends else []
         self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *end_of_turn]))
@@ -90,12 +95,17 @@ class Chat:
     def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """The tokens of the whole conversation, including the system message.
 
-        With ``add_generation_prompt`` up to where the next answer begins.
+        With ``add_generation_prompt`` up to where the next answer begins, and with a warning if words of the last
+        message are not there.
         """
-        return self.tokenizer.encode_control(self._render(messages, add_generation_prompt))
+        text = self.render(messages, add_generation_prompt)
+        if add_generation_prompt:
+            self.warn_of_lost_words(messages[-1:], text)
+        return self.tokenizer.encode_control(text)
 
-    def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        harmless = [message | {"content": self._without_control(message)} for message in [*self.system, *messages]]
+    def render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The text of the whole conversation, with the names of control tokens."""
+        harmless = [self._without_control(message) for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(
                 messages=harmless,
@@ -108,13 +118,38 @@ class Chat:
                 raise ValueError("it writes nothing")
             return text
 
-    def _without_control(self, message: Message) -> str:
-        """The content of a message, with a space in each name of a control token, after its first character."""
-        content = message["content"]
+    def lost_words(self, messages: Sequence[Message], text: str) -> str:
+        """What a rendering leaves out of the messages, from the first lost word on; empty if it has all words."""
+        harmless = [self._without_control(message) for message in messages]
+        return lost_words([str(message.get(field) or "") for message in harmless for field in TEXT_FIELDS], text)
+
+    def warn_of_lost_words(self, messages: Sequence[Message], text: str) -> None:
+        """Warn once if a rendering lacks words of the messages."""
+        lost = self.lost_words(messages, text)
+        if lost and not self.warned:
+            self.warned = True
+            warnings.warn(
+                f"the chat template of {self.source} leaves out {shortened(lost)} of the {messages[-1]['role']} "
+                "message, so the model does not see it",
+                stacklevel=1,
+            )
+
+    def _without_control(self, message: Message) -> Message:
+        """The message with a space in each name of a control token, after its first character."""
         names = self.special_ids if message["role"] == "assistant" else self.control_ids
-        for name in sorted(names, key=len, reverse=True):  # a name may contain another one
-            content = content.replace(name, f"{name[0]} {name[1:]}")
-        return content
+        longest_first = sorted(names, key=len, reverse=True)  # a name may contain another one
+
+        def harmless(value: Any) -> Any:
+            if isinstance(value, str):
+                for name in longest_first:
+                    value = value.replace(name, f"{name[0]} {name[1:]}")
+            elif isinstance(value, dict):
+                return {key: harmless(each) for key, each in value.items()}
+            elif isinstance(value, list):
+                return [harmless(each) for each in value]
+            return value
+
+        return {key: value if key == "role" else harmless(value) for key, value in message.items()}
 
     @contextmanager
     def _template_errors(self) -> Iterator[None]:
@@ -130,8 +165,33 @@ def user_message(content: str) -> Message:
     return {"role": "user", "content": content}
 
 
-def common_prefix_length(a: Sequence[int], b: Sequence[int]) -> int:
-    """The number of tokens that two texts have in common before they differ."""
+def lost_words(texts: Iterable[str], rendering: str) -> str:
+    """The first text whose words are not all in a rendering, from the first missing word on; empty if there is none.
+
+    A template may trim a text, and divide it where it has tags, as Qwen3's does at </think>. Each text is found in a
+    place of its own, and the longest one first, because a short one may also be in a longer one.
+    """
+    for text in sorted(texts, key=len, reverse=True):
+        whole = text.strip()
+        if whole in rendering:
+            rendering = rendering.replace(whole, "\0", 1) if whole else rendering
+            continue
+        position = 0
+        for word in WORD.finditer(text):
+            start = rendering.find(word[0], position)
+            if start < 0:
+                return text[word.start() :]
+            position = start + len(word[0])
+    return ""
+
+
+def shortened(text: str) -> str:
+    """The beginning of a text, for a message."""
+    return repr(text if len(text) <= 40 else f"{text[:40]} ...")
+
+
+def common_prefix_length(a: Sequence[object], b: Sequence[object]) -> int:
+    """The number of tokens, or characters, that two texts have in common before they differ."""
     differences = (position for position, (one, other) in enumerate(zip(a, b)) if one != other)
     return next(differences, min(len(a), len(b)))
 

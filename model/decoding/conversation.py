@@ -18,7 +18,7 @@ from .sampling import Sampler, Sampling
 class Conversation:
     """One text, ``tokens``, and a cache that grows with it. When the context is full, its oldest part is evicted.
 
-    ``forwarded`` is the number of tokens, from the first one, that went through the network. The cache holds these,
+    ``cached`` is the number of tokens, from the first one, that went through the network. The cache holds these,
     except for those it evicted.
 
     With a ``chat`` template, all messages are rendered again at each turn. The cached tokens that the new text has in
@@ -41,7 +41,7 @@ class Conversation:
     def reset(self) -> None:
         """Begin a new text."""
         self.tokens: list[int] = []
-        self.forwarded = 0
+        self.cached = 0
         self.messages: list[Message] = []
         self.cache.evicted = 0
 
@@ -57,16 +57,16 @@ class Conversation:
             tokens = self.tokens + self.tokenizer.encode("\n" + line, bos=False)
         else:
             tokens = self.tokenizer.encode(line)
-        self.forwarded = self._reused_length(tokens)
-        new_tokens = tokens[self.forwarded :]
-        start_pos = self.forwarded - self.cache.evicted
+        self.cached = self._reused_length(tokens)
+        new_tokens = tokens[self.cached :]
+        start_pos = self.cached - self.cache.evicted
         prompt_length = len(tokens)
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop, self.eos_ids)
         sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
         for _ in push_tokens([sample], steps, self.speed):
-            self.forwarded = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
+            self.cached = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])
             self.tokens = tokens
@@ -79,7 +79,7 @@ class Conversation:
         The last token always goes through the network, because its logits are needed. A text that differs from the old
         one where tokens were evicted is computed from its start.
         """
-        length = min(common_prefix_length(self.tokens[: self.forwarded], tokens), len(tokens) - 1)
+        length = min(common_prefix_length(self.tokens[: self.cached], tokens), len(tokens) - 1)
         if self.cache.evicted and length < self.cache.keep + self.cache.evicted:
             self.cache.evicted = length = 0
         return length

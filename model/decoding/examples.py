@@ -1,18 +1,24 @@
 """Conversations as examples to train on and to score: their tokens, and which of them the loss counts.
 
-The loss counts what the model has to write in a chat: the words of the assistant, and the token that ends its turn. It
-does not count what the template writes around them, nor the words of the user and of the system.
+The loss counts what the model has to write in a chat: all from the end of the prompt, which the template ends where an
+answer begins, to the token that ends the assistant's turn. That may be more than the words of the answer, for example
+an empty thought. It does not count what the template writes before, nor the words of the user and of the system, nor an
+answer whose row says ``"weight": 0`` or ``"train": false``.
 """
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
+from ..cli import quantity
 from ..text.dataset import UNCOUNTED
 from ..text.readers import Message
+from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
-from .chat import Chat, common_prefix_length
+from .chat import TEXT_FIELDS, Chat, common_prefix_length, shortened
 
 
 class Example(NamedTuple):
@@ -20,19 +26,45 @@ class Example(NamedTuple):
 
     tokens: list[int]
     targets: list[int]
-    answers: int = 1  # in the part that counts
+    answer_count: int = 1  # in the part that counts
+    lost: str = ""  # what the template leaves out of the messages
+    stray: str = ""  # how the example goes on where it differs from the prompt of the chat
 
     def text(self, tokenizer: Tokenizer) -> str:
         """The words that count."""
         return tokenizer.decode([token for token in self.targets if token != UNCOUNTED])
 
 
-def examples_at(where: str, messages: Sequence[Message], chat: Chat, limit: int) -> list[Example]:
-    """``examples``, with the place of the conversation in errors, for example those that a template raises."""
-    try:
-        return examples(chat, messages, limit)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from None
+def read_examples(source: Documents, chat: Chat, limit: int) -> Iterator[tuple[str, Sequence[Message], list[Example]]]:
+    """Each conversation of a source with its place, and its ``examples``. Errors have the place, too.
+
+    Warns at the end if the template leaves out words, or if examples do not begin with the prompts of the chat.
+    """
+    lost: list[str] = []
+    stray: list[str] = []
+    count = 0
+    for where, messages in source.conversations():
+        try:
+            found = examples(chat, messages, limit)
+        except ValueError as error:
+            raise ValueError(f"{where}: {error}") from None
+        count += len(found)
+        lost += [f"{shortened(each.lost)} of {where}" for each in found if each.lost]
+        stray += [f"{each.stray} in {where}" for each in found if each.stray]
+        yield where, messages, found
+    if lost:
+        warnings.warn(
+            f"the chat template of {chat.source} leaves out words of {len(lost):,} of {quantity(count, 'example')}, so "
+            f"nothing is learnt from them, for example {lost[0]}: change the template or the rows",
+            stacklevel=1,
+        )
+    if stray:
+        warnings.warn(
+            f"the chat template of {chat.source} begins {len(stray):,} of {quantity(count, 'example')} with another "
+            f"text than the prompt of a chat, so the answers are learnt after that text, for example {stray[0]}: "
+            "change the template or the rows",
+            stacklevel=1,
+        )
 
 
 def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Example]:
@@ -42,8 +74,8 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     Such a conversation becomes one example for each answer, rendered as in the chat when that answer is due.
     The list is empty if the first question and answer alone are too long.
     """
-    ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
-    answers = [encode_answer(chat, messages[:end]) for end in ends]
+    ends = [number + 1 for number, message in enumerate(messages) if is_learnt(message)]
+    answers = [encode_answer(chat, messages[:end], begin) for begin, end in pairwise([0, *ends])]
     fitting = [answer for answer in answers if len(answer.tokens) <= limit]
     if not fitting:
         return []
@@ -54,20 +86,28 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     for answer in fitting:
         part = targets[: len(answer.tokens)]
         np.copyto(part, answer.targets, where=np.array(answer.targets) != UNCOUNTED)
-    return [Example(whole, targets.tolist(), len(fitting))]
+    lost, stray = (next(filter(None, texts), "") for texts in zip(*((each.lost, each.stray) for each in fitting)))
+    return [Example(whole, targets.tolist(), len(fitting), lost, stray)]
 
 
-def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
+def encode_answer(chat: Chat, messages: Sequence[Message], first: int = 0) -> Example:
     """A conversation up to the end of its last turn, an answer, which alone counts.
 
-    The answer begins where the same conversation with another answer differs. So it does not matter what the template
-    writes before it, for example a default system message. Raises ValueError if the template does not end the answer
-    with a token at which generation stops.
+    The answer begins after the prompt that a chat would make of the messages before it. Without a prompt, which a
+    greeting has not, or if the template renders these messages differently now, it begins where the same conversation
+    with another answer differs. Words of the messages from ``first`` on are looked for in the text.
+
+    Raises ValueError if the template does not end the answer with a token at which generation stops.
     """
-    tokens = chat.encode(messages, add_generation_prompt=False)
-    content = messages[-1]["content"]
-    other = messages[-1] | {"content": "?" if content.strip()[:1] != "?" else "!"}
-    start = common_prefix_length(tokens, chat.encode([*messages[:-1], other], add_generation_prompt=False))
+    text = chat.render(messages, add_generation_prompt=False)
+    prompt = chat.render(messages[:-1]) if asks(messages[:-1]) else ""
+    tokens, prompt_tokens = (chat.tokenizer.encode_control(each) if each else [] for each in (text, prompt))
+    start, stray = len(prompt_tokens), ""
+    if tokens[:start] != prompt_tokens:
+        place = min(common_prefix_length(prompt, text), len(prompt) - 1)
+        stray = f"{shortened(text[place:])} instead of {shortened(prompt[place:])}"
+    if stray or not prompt:
+        start = common_prefix_length(tokens, chat.encode([*messages[:-1], another(messages[-1])], False))
     ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids)
     end = next(ends, None)
     if end is None:
@@ -77,4 +117,23 @@ def encode_answer(chat: Chat, messages: Sequence[Message]) -> Example:
         )
     start = max(start, 1)  # the first token is never predicted
     tokens = tokens[: end + 1]
-    return Example(tokens, [*[UNCOUNTED] * start, *tokens[start:]])
+    checked = [each for each in messages[first:] if each["role"] != "assistant" or is_learnt(each)]
+    targets = [*[UNCOUNTED] * start, *tokens[start:]]
+    return Example(tokens, targets, lost=chat.lost_words(checked, text), stray=stray)
+
+
+def is_learnt(message: Message) -> bool:
+    """Whether the loss counts a message: an answer, unless its row says otherwise."""
+    return message["role"] == "assistant" and message.get("weight") != 0 and message.get("train") is not False
+
+
+def asks(messages: Sequence[Message]) -> bool:
+    """Whether an answer is due after these messages, so that a chat would make a prompt of them."""
+    roles = [message["role"] for message in messages if message["role"] != "system"]
+    return bool(roles) and roles[-1] != "assistant"
+
+
+def another(answer: Message) -> Message:
+    """An answer that differs from the beginning on."""
+    texts = {field: str(answer.get(field)) for field in TEXT_FIELDS if answer.get(field) or field == "content"}
+    return answer | {field: "!" if text.strip().startswith("?") else "?" for field, text in texts.items()}

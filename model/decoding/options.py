@@ -110,13 +110,15 @@ def open_model(path: Path | None, options: ModelOptions) -> OpenedModel:
 def read_sampling(flags: argparse.Namespace, directory: Path) -> Sampling:
     """The flags that are given. The others are from generation_config.json where it has them, with a note.
 
-    As in transformers, ``do_sample`` false there means temperature 0. Raises ValueError if a value is out of range; the
-    note names the file then.
+    As in transformers, ``do_sample`` false there means temperature 0, but not if a flag asks for a draw. Raises
+    ValueError if a value is out of range; the note names the file then.
     """
     given = read_flags(flags, Sampling)
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
-    if config.get("do_sample") is False:
+    if given.keys() & {"top_k", "top_p", "min_p"}:
+        config["temperature"] = config.get("temperature") or None  # 0 would ignore the flag
+    elif config.get("do_sample") is False:
         config["temperature"] = 0.0
     names = [name for name in setting_fields(Sampling) if name != "seed" and name not in given]
     recommended: dict[str, Any] = {name: config[name] for name in names if config.get(name) is not None}

@@ -114,7 +114,7 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
     return tokens[:, 0].clamp(max=logits.shape[-1] - 1)  # (B,)
 
 
-def uniforms(seed: int | None, rows: Iterable[int], device: torch.device) -> Iterator[Tensor]:
+def random_streams(seed: int | None, rows: Iterable[int], device: torch.device) -> Iterator[Tensor]:
     """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
 
     They are drawn on the CPU, so that they are the same for each device, and copied there 64 at a time, because each
@@ -143,7 +143,7 @@ class Sampler:
         self.sampling = sampling
         self.rows = range(first_row, first_row + len(prompts))
         self.prompts = [list(prompt) for prompt in prompts]
-        self.uniforms: Iterator[Tensor] | None = None
+        self.streams: Iterator[Tensor] | None = None
         self.seen: Tensor | None = None  # (B, V), with a penalty
 
     @torch.no_grad()
@@ -176,9 +176,9 @@ class Sampler:
             logits = penalize(logits, self.seen, sampling.repetition_penalty)
         if sampling.temperature == 0:
             return logits.argmax(-1, keepdim=True)
-        if self.uniforms is None:
-            self.uniforms = uniforms(sampling.seed, self.rows, logits.device)
-        return draw(apply_filters(logits, sampling), next(self.uniforms))[:, None]
+        if self.streams is None:
+            self.streams = random_streams(sampling.seed, self.rows, logits.device)
+        return draw(apply_filters(logits, sampling), next(self.streams))[:, None]
 
 
 def seen_tokens(texts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:

@@ -40,13 +40,21 @@ class Dataset:
     doc_separator: str = ""  # the text between two documents of a file
 
     @property
-    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+    def loss_targets(self) -> tuple[np.ndarray, np.ndarray]:
         """The ids of the training and the validation text, and UNCOUNTED for those that the loss leaves out."""
         return self.train, self.val
 
     def window_tokens(self, context: int) -> int:
-        """The tokens of a window of ``context``, without padding: of conversations the mean."""
+        """The tokens of a row of a batch, without padding: of conversations the mean."""
         return context
+
+    def padded_tokens(self, context: int, rows: int) -> float:
+        """The tokens of a row of a batch of ``rows``, with padding: of conversations the mean."""
+        return context
+
+    def as_windows(self) -> "Dataset":
+        """The same tokens, cut into windows in any case."""
+        return self
 
     def bits_per_byte(self, nats_per_token: float) -> float:
         """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
@@ -66,7 +74,7 @@ class Dataset:
         rows = batch_size // world_size
         return self._train_rows(seen + rank * rows, rows, context, seed)
 
-    def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
+    def target_count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
         """The targets of the whole batch, of all ranks, that the loss counts."""
         return batch_size * context
 
@@ -115,11 +123,11 @@ def window_start(number: int, tokens: int, context: int, seed: int) -> int:
     to epoch, so that no token is always the first of its window.
     """
     windows = max(1, (tokens - 1) // context - 1)  # one fewer than fit, which leaves room for the offset
-    index, random = _place(number, windows, seed)
+    index, random = _window_index(number, windows, seed)
     return index * context + random % (tokens - windows * context)
 
 
-def _place(number: int, windows: int, seed: int) -> tuple[int, int]:
+def _window_index(number: int, windows: int, seed: int) -> tuple[int, int]:
     """Where the ``number``-th window of a run is in the text: its index, and a random number, the same for an epoch."""
     epoch, index = divmod(number, windows)
     order, random = _shuffled(windows, seed, epoch)
@@ -146,18 +154,35 @@ class Conversations(Dataset):
     val_ends: np.ndarray
 
     @property
-    def counted(self) -> tuple[np.ndarray, np.ndarray]:
+    def loss_targets(self) -> tuple[np.ndarray, np.ndarray]:
         return self.train_targets, self.val_targets
 
     def window_tokens(self, context: int) -> int:
         return len(self.train) // len(self.train_ends)
 
-    def count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
-        return int((self._train_rows(seen, batch_size, context, seed)[1] != UNCOUNTED).sum())
+    def padded_tokens(self, context: int, rows: int) -> float:
+        order, _ = _shuffled(len(self.train_ends), 0, 0)
+        batches = min(256, max(1, len(order) // rows))
+        lengths = np.diff(self.train_ends, prepend=0)[order[: batches * rows]] - 1
+        longest = np.maximum.reduceat(lengths, np.arange(batches) * rows)  # of each batch
+        return float(np.mean([padded_length(int(length), context) for length in longest]))
+
+    def as_windows(self) -> Dataset:
+        return Dataset(self.train, self.val, self.val_bytes, self.val_tokens)
+
+    def target_count(self, seen: int, *, batch_size: int, context: int, seed: int) -> int:
+        starts, ends = _bounds(self.train_ends, self._numbers(seen, batch_size, seed))
+        rows = (self.train_targets[start + 1 : end] for start, end in zip(starts, ends))
+        return sum(int((row != UNCOUNTED).sum()) for row in rows)
 
     def _train_rows(self, first: int, rows: int, context: int, seed: int) -> Batch:
-        numbers = [_place(number, len(self.train_ends), seed)[0] for number in range(first, first + rows)]
-        return _padded(self.train, self.train_targets, self.train_ends, np.array(numbers), context)
+        numbers = self._numbers(first, rows, seed)
+        return _padded(self.train, self.train_targets, self.train_ends, numbers, context)
+
+    def _numbers(self, first: int, rows: int, seed: int) -> np.ndarray:
+        """The conversations of rows of a batch."""
+        count = len(self.train_ends)
+        return np.array([_window_index(number, count, seed)[0] for number in range(first, first + rows)])
 
     def val_batches(self, batch_size: int, context: int, max_tokens: int | None = None) -> Iterator[Batch]:
         numbers = spread_numbers(len(self.val_ends), max_tokens, self.window_tokens(context))
@@ -166,19 +191,25 @@ class Conversations(Dataset):
 
 
 def _padded(ids: np.ndarray, targets: np.ndarray, ends: np.ndarray, numbers: np.ndarray, context: int) -> Batch:
-    """The conversations of these numbers, padded to the longest, up to the next power of two.
-
-    For any other length torch.compile would compile the step again.
-    """
-    starts = np.where(numbers > 0, ends[numbers - 1], 0)
-    longest = int((ends[numbers] - starts).max()) - 1
-    T = min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
+    """The conversations of these numbers, padded to ``padded_length``."""
+    starts, ends = _bounds(ends, numbers)
+    T = padded_length(int((ends - starts).max()) - 1, context)
     inputs = np.zeros((len(numbers), T), np.int64)
     outputs = np.full((len(numbers), T), UNCOUNTED)
-    for row, (start, end) in enumerate(zip(starts, ends[numbers])):
+    for row, (start, end) in enumerate(zip(starts, ends)):
         inputs[row, : end - start - 1] = ids[start : end - 1]
         outputs[row, : end - start - 1] = targets[start + 1 : end]
     return inputs, outputs
+
+
+def _bounds(ends: np.ndarray, numbers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Where the conversations of these numbers start and end."""
+    return np.where(numbers > 0, ends[numbers - 1], 0), ends[numbers]
+
+
+def padded_length(longest: int, context: int) -> int:
+    """The next power of two, because torch.compile compiles a step again for each length."""
+    return min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
 
 
 def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:

@@ -33,14 +33,15 @@ class HFTokenizer:
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
+        self.is_restricted = False
         self.content = self.path.read_bytes()
         try:
             self._model = Tokenizer.from_str(self.content.decode())
             self._model.no_truncation()
             self._model.no_padding()
             self.vocab_size = max(self._model.get_vocab().values()) + 1
-            plain = self._model.encode("a", add_special_tokens=False)
-            ids = self._model.encode("a").ids
+            probe, plain = self._known_text()
+            ids = self._model.encode(probe).ids
             self._prefix = ids[: ids.index(plain.ids[0])]
         except Exception as error:
             kind = kind_of_file(self.content) or (
@@ -68,6 +69,21 @@ class HFTokenizer:
         self.bos_id: int = bos
         self.eos_ids: tuple[int, ...] = () if eos is None else (eos,)
 
+    def _known_text(self) -> tuple[str, Any]:
+        """A text without a space that has tokens, and its encoding: "a", unless the tokenizer is for DNA or digits."""
+        texts = ["a", *(self._model.decode([token]).strip() for token in range(self.vocab_size))]
+        encodings = ((text, self._model.encode(text, add_special_tokens=False)) for text in texts if text)
+        return next((text, encoding) for text, encoding in encodings if encoding.ids)
+
+    def restrict(self, vocab_size: int) -> None:
+        """If the tokens from this id on, which a network lacks, are added ones such as [PAD], refuse only their use."""
+        added = self._model.get_added_tokens_decoder()
+        numbers = self._model.get_vocab().values()
+        if self.bos_id >= vocab_size or any(number >= vocab_size and number not in added for number in numbers):
+            return  # the tokenizer of another network
+        self.is_restricted, self.vocab_size = True, vocab_size
+        self.eos_ids = tuple(token for token in self.eos_ids if token < vocab_size)
+
     def _special_id(self, token: Any) -> int | None:
         """The id of a token that the settings name, which makes it special even if tokenizer.json does not."""
         name = token.get("content") if isinstance(token, dict) else token
@@ -84,7 +100,14 @@ class HFTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         checked = [check_encodable(text) for text in texts]
-        return [row.ids for row in self._model.encode_batch(checked, add_special_tokens=False)]
+        rows = [row.ids for row in self._model.encode_batch(checked, add_special_tokens=False)]
+        largest = max((max(row, default=0) for row in rows), default=0) if self.is_restricted else 0
+        if largest >= self.vocab_size:
+            raise ValueError(
+                f"the text has {self._model.id_to_token(largest)}, token {largest} of {self.path}, but the vocabulary "
+                f"of the model ends at {self.vocab_size - 1}: leave it out of the text"
+            )
+        return rows
 
     def control_tokens(self, template: str) -> dict[str, int]:
         """The special tokens, and the other added tokens that the template names."""

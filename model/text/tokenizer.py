@@ -108,6 +108,11 @@ class Tokenizer(Protocol):
     def stream(self, prefix: Sequence[int] = ()) -> TextStream: ...
 
 
+def is_tiktoken(content: bytes) -> bool:
+    """Whether a tokenizer.model is of tiktoken, as Llama 3's: lines of a token in base64 and its rank."""
+    return re.match(rb"[A-Za-z0-9+/]+=* \d+\r?\n", content) is not None
+
+
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
@@ -120,6 +125,8 @@ class SentencePieceTokenizer:
             self.model = SentencePieceProcessor(model_proto=self.content)
         except (RuntimeError, ValueError):
             kind = kind_of_file(self.content) or "is not a SentencePiece model: give one, or a tokenizer.json"
+            if is_tiktoken(self.content):
+                kind = "is a file of tiktoken, which is not read: give the tokenizer.json of this model"
             raise ValueError(f"{path} {kind}") from None
         self.vocab_size = self.model.get_piece_size()
         self.bos_id = self.model.bos_id()

@@ -284,8 +284,11 @@ def sample_step(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> t
 
 
 def window_tokens(model: ModelArgs, dataset: Dataset) -> int:
-    """The tokens of a sequence in a batch; a conversation may be shorter than the context."""
-    return min(model.max_seq_len, dataset.window_tokens(model.max_seq_len))
+    """The tokens of a sequence in a batch; a conversation may be shorter than the context.
+
+    One fewer than the text has, if that is a single conversation, because its last token is only a target.
+    """
+    return min(model.max_seq_len, dataset.window_tokens(model.max_seq_len), len(dataset.train) - 1)
 
 
 def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset, ranks: Ranks) -> float:
@@ -293,6 +296,8 @@ def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset
 
     One process is timed, and the others are assumed to be as fast; the result is the speed of all. A model that is
     sharded may not fit into one process: its time is computed from those of one and of two layers.
+
+    A step takes time for each position. In batches of conversations some of these are padding.
     """
     rows = train.batch_size // ranks.world_size
     context = window_tokens(model, dataset)
@@ -302,14 +307,19 @@ def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset
         seconds = one + (model.n_layers - 1) * max(0.0, two - one)
     else:
         seconds = step_seconds(run, model, share, context, dataset)
-    return ranks.world_size * rows * context / seconds
+    longest = run.model.max_seq_len  # of a conversation, even if a shorter context is timed
+    tokens_per_position = dataset.window_tokens(longest) / dataset.padded_tokens(longest, rows)
+    return ranks.world_size * rows * context / seconds * tokens_per_position
 
 
 def step_seconds(run: Run, model: ModelArgs, train: TrainArgs, context: int, dataset: Dataset) -> float:
-    """The time of the fastest step of several, because other programs only slow steps down. The first is a warm-up."""
+    """The time of the fastest step of several, because other programs only slow steps down. The first is a warm-up.
+
+    Its batch is full: windows of ``context`` tokens, which conversations are cut into here.
+    """
     device = local_device(train.device, Ranks())
     torch.manual_seed(train.seed)
-    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset, train)
+    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset.as_windows(), train)
     trainer.parallel.train()
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds[1:]) < 0.5:

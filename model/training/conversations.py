@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ..cli import quantity
 from ..cli.files import write_text
-from ..decoding.chat import Chat, user_message
-from ..decoding.examples import examples_at
+from ..decoding.chat import TEXT_FIELDS, Chat, user_message
+from ..decoding.examples import is_learnt, read_examples
 from ..text.dataset import META
 from ..text.sources import Documents
 from ..text.tokenize import Encoded, write_dataset
@@ -18,7 +18,7 @@ def conversation_texts(documents: Documents) -> Iterator[str]:
     """Texts to train a tokenizer on."""
     for _, messages in documents.conversations():
         for message in messages:
-            yield f"{message['role']}\n{message['content']}"
+            yield "\n".join([message["role"], *(str(message[field]) for field in TEXT_FIELDS if message.get(field))])
 
 
 def example_question(documents: Documents, chat: Chat, context: int) -> str:
@@ -45,14 +45,15 @@ def tokenize_conversations(
 
     def encode(source: Documents) -> Iterator[Encoded]:
         answers = left_out = 0
-        for where, messages in source.conversations():
-            found = examples_at(where, messages, chat, context + 1)
-            due = sum(message["role"] == "assistant" for message in messages)
+        for _, messages, found in read_examples(source, chat, context + 1):
+            due = sum(map(is_learnt, messages))
             answers += due
-            left_out += due - sum(example.answers for example in found)
+            left_out += due - sum(example.answer_count for example in found)
             for number, example in enumerate(found):
                 size = len(example.text(chat.tokenizer).encode())
                 yield Encoded(example.tokens, size, starts_document=number == 0, targets=example.targets)
+        if not answers:
+            raise ValueError(f"{source.name} has no answer to learn: each has a weight of 0, or train false")
         if left_out == answers:
             raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
         if left_out:

@@ -123,9 +123,9 @@ def open_text(run: Run) -> Text:
 
 def unigram_loss(dataset: Dataset, vocab_size: int) -> float:
     """Nats per validation token when each is guessed by its frequency in the training text, with add-one smoothing."""
-    counted_train, counted_val = dataset.counted
-    train = sampled_blocks(counted_train)
-    val = sampled_blocks(counted_val[1:])  # the first token is never predicted
+    train_targets, val_targets = dataset.loss_targets
+    train = sampled_blocks(train_targets)
+    val = sampled_blocks(val_targets[1:])  # the first token is never predicted
     train, val = train[train != UNCOUNTED], val[~np.isin(val, [UNCOUNTED, *dataset.separators])]
     counts = np.bincount(train, minlength=vocab_size) + 1  # (V,)
     return float(-np.log(counts[val] / counts.sum()).mean())

@@ -183,7 +183,7 @@ class Trainer:
         batch = self.dataset.batch(seen, **sizes, rank=ranks.rank, world_size=ranks.world_size)
         # A process divides its sum of losses by the average number of targets, because gradients are averaged. (Targets
         # that the loss leaves out, as the questions of a chat, are not counted.)
-        count = max(1, self.dataset.count(seen, **sizes)) / ranks.world_size
+        count = max(1, self.dataset.target_count(seen, **sizes)) / ranks.world_size
         inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)

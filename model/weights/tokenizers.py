@@ -1,6 +1,7 @@
 """The tokenizer of a checkpoint: found beside the weights, checked against them, and saved for other programs too."""
 
 import json
+import math
 import reprlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -53,7 +54,8 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     tokenizer = HFTokenizer(file) if file.suffix == ".json" else SentencePieceTokenizer(file)
     if isinstance(tokenizer, SentencePieceTokenizer):
         added = added_tokens(file.parent).items()
-        missing = [token for token, number in added if tokenizer.model.piece_to_id(token) != number]
+        rows = math.inf if model_vocab_size is None else model_vocab_size  # a network lacks the tokens after these
+        missing = [token for token, number in added if tokenizer.model.piece_to_id(token) != number < rows]
         if missing:
             raise ValueError(
                 f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model"
@@ -82,10 +84,12 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     """Raise ValueError if the tokenizer is not that of a model with ``model_vocab_size`` tokens.
 
     A SentencePiece model must have as many. A tokenizer.json may have fewer, because the vocabulary of a network is
-    often rounded up.
+    often rounded up, or more if they are added ones, because a fine-tuning may add a token that the network never sees.
     """
     if model_vocab_size is None:
         return
+    if tokenizer.vocab_size > model_vocab_size and isinstance(tokenizer, HFTokenizer):
+        tokenizer.restrict(model_vocab_size)
     allowed = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
     padding = model_vocab_size - tokenizer.vocab_size
     if not 0 <= padding < (allowed if isinstance(tokenizer, HFTokenizer) else 1):

@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 from damage import change_json
+from hypothesis import given
+from hypothesis import strategies as st
 from published import (
     CHATML,
     added_in_a_file_of_their_own,
@@ -15,7 +17,7 @@ from published import (
     without_bos,
 )
 
-from model.decoding.chat import Chat, user_message
+from model.decoding.chat import Chat, lost_words, user_message
 from model.weights import load_tokenizer
 
 # Short templates, each in the style of a family: the system message inside the first question (Llama 2), names of
@@ -106,7 +108,7 @@ def test_the_tokens_equal_those_of_transformers(chat_of, transformers, make, tem
     before = [] if system is None else [SYSTEM]
     expected_tokens = reference_encoder(transformers, directory)
     for messages in (TALK[:1], TALK):
-        assert chat._render(messages) == expected_tokens(before + messages, tokenize=False)
+        assert chat.render(messages) == expected_tokens(before + messages, tokenize=False)
         ids = chat.encode(messages)
         assert ids == expected_tokens(before + messages)
         assert len(ids) > 20
@@ -164,6 +166,34 @@ def test_the_prefix_contains_the_system_message_but_not_the_question(chat_of):
         assert "Be brief." in tokenizer.decode(prefix)
         assert "Why" not in tokenizer.decode(prefix)
         assert prefix == chat.encode([user_message("How?")])[: chat.prefix_length]
+
+
+@pytest.mark.parametrize("question", ["Who?", "Be"])
+def test_a_system_message_or_a_question_that_the_template_leaves_out_is_named_once(chat_of, recwarn, question):
+    no_system = LLAMA3.replace("messages %}", "messages if message.role != 'system' %}")
+    _, _, chat = chat_of(llama_3, no_system, "Be a pirate.")
+    for _ in range(2):
+        chat.encode([user_message(question)])
+    (warning,) = recwarn
+    assert "leaves out 'Be a pirate.' of the system message, so the model does not see it" in str(warning.message)
+
+
+def test_a_question_that_the_template_cuts_is_named(chat_of, recwarn):
+    _, _, chat = chat_of(llama_3, LLAMA3.replace("message['content'] | trim", "message['content'][:12]"))
+    chat.encode([user_message("Who are you?")])
+    assert not recwarn
+    chat.encode([*TALK[:2], user_message("  Who are you, <|eot_id|> and why?")])
+    assert "leaves out 'you, < |eot_id|> and why?' of the user message" in str(recwarn.pop().message)
+
+
+@given(st.lists(st.text("ab <>/\n", max_size=12), max_size=5), st.integers(0, 4))
+def test_words_are_lost_only_if_they_are_not_there(texts, left_out):
+    """Whatever stands around the texts, and in whichever order."""
+    assert lost_words(texts, " ".join(f"<|user|>{text.strip()}<|end|>" for text in texts[::-1])) == ""
+    rest = texts[:left_out] + texts[left_out + 1 :]
+    kept = "ab".join(text.strip() for text in rest)
+    needed = [text for text in texts[left_out : left_out + 1] if len(text.replace(" ", "")) > len(kept)]
+    assert bool(lost_words(texts, kept)) or not needed
 
 
 def test_the_template_is_found_in_its_file_or_in_the_tokenizer_config(chat_of, transformers, tmp_path):

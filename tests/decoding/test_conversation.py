@@ -131,7 +131,7 @@ def test_a_turn_equals_endless_generation(talk, length, n):
     sample = say(talk, "a" * length, n)
     expected = continuation(talk, LETTERS.encode("a" * length), n, endless=True, eos_ids=LETTERS.eos_ids)
     assert sample.tokens == expected
-    assert talk.conversation.forwarded == length + n
+    assert talk.conversation.cached == length + n
 
 
 class PlainChat:
@@ -160,7 +160,7 @@ def test_a_chat_forwards_only_what_the_cache_lacks(begin, shortened):
     chat = PlainChat(shortened)
     talk = begin(chat, 96)
     for number, line in enumerate(("ab", "cd", "ef")):
-        cached = talk.conversation.tokens[: talk.conversation.forwarded]
+        cached = talk.conversation.tokens[: talk.conversation.cached]
         talk.read.clear()
         answer = say(talk, line, 7)
         whole = chat.tokens(chat.encoded[number])
@@ -193,7 +193,7 @@ def test_a_chat_keeps_a_system_message_of_up_to_half_the_context(begin):
     system_keys = cache.layers[-1].keys[..., :9, :].clone()
     second = say(talk, "b", 40)
     assert len(first.tokens) == len(second.tokens) == 40
-    assert 48 < talk.conversation.forwarded - cache.evicted <= 64 < talk.conversation.forwarded
+    assert 48 < talk.conversation.cached - cache.evicted <= 64 < talk.conversation.cached
     assert torch.equal(cache.layers[-1].keys[..., :9, :], system_keys)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from cards import OnCard
 
-from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, uniforms
+from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, random_streams
 
 V = 50
 
@@ -138,7 +138,7 @@ def test_top_p_stops_as_soon_as_the_sum_equals_p(p, count):
 
 def test_random_numbers_are_those_of_one_stream_for_each_row():
     """Whatever the batch is, and however many are drawn at a time."""
-    found = list(itertools.islice(uniforms(5, [2, 0], torch.device("cpu")), 200))
+    found = list(itertools.islice(random_streams(5, [2, 0], torch.device("cpu")), 200))
     for column, row in enumerate([2, 0]):
         stream = torch.Generator().manual_seed(random.Random(f"5 {row}").getrandbits(63))
         one_by_one = [torch.rand(1, dtype=torch.float64, generator=stream).item() for _ in range(200)]

@@ -97,6 +97,16 @@ def test_the_tokenizer_is_converted_to_every_format(source, run):
     assert load_tokenizer("back", 290).encode("the rope") == ours.encode("the rope")
 
 
+def test_a_meta_directory_with_a_tokenizer_of_tiktoken_gives_its_weights(untied, run):
+    Path("untied/tokenizer.model").write_bytes(b"IQ== 0\nIg== 1\n")
+    code, err = run("untied", "new", "--to", "hf")
+    assert code == 0
+    assert "note: untied/tokenizer.model is a file of tiktoken, which is not read: converting the weights only" in err
+    assert same_weights(untied, "new")
+    code, err = run("untied", "other", "--tokenizer", "untied/tokenizer.model")
+    assert (code, Path("other").exists()) == (2, False)
+
+
 def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):
     for name in ("tokenizer.model", "tokenizer.json"):
         Path("run", name).unlink()

@@ -203,6 +203,23 @@ def test_do_sample_false_means_greedy_and_what_is_not_followed_is_named(run, sam
     assert samples(*sampled, model=copy) == samples(*sampled)
 
 
+@pytest.mark.parametrize("flag", ["--top_p", "--min_p", "--top_k"])
+@pytest.mark.parametrize(
+    ("config", "temperature"),
+    [({"do_sample": False}, 0.8), ({"do_sample": False, "temperature": 0.9}, 0.9), ({"temperature": 0}, 0.8)],
+)
+def test_a_flag_that_asks_for_a_draw_overrides_a_model_that_is_greedy(run, samples, copy, config, temperature, flag):
+    (copy / "generation_config.json").write_text(json.dumps(config), encoding="utf-8")
+    plain = ["--prompt", "A fox", "--max_new_tokens", 20]
+    arguments = [*plain, flag, 1]
+    texts = {seed: samples(*arguments, "--seed", seed, model=copy) for seed in (1, 2)}
+    assert (texts[1] == texts[2]) == (flag != "--top_p"), "of the others one token remains"
+    assert texts[2] == samples(*arguments, "--seed", 2, "--temperature", temperature)
+    notes = {0.8: "", 0.9: "note: temperature 0.9, as "}
+    assert run(*arguments, model=copy).err.startswith(notes[temperature])
+    assert samples(*arguments, "--temperature", 0, model=copy) == samples(*plain, "--temperature", 0)
+
+
 def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
     file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts

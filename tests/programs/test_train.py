@@ -262,6 +262,22 @@ def test_with_minutes_alone_a_model_is_chosen_printed_and_saved(trained):
     trained("--resume", "--out_dir", "first", "--minutes", "0.03")
 
 
+@pytest.mark.parametrize("lengths", [[*range(40), 150], [1, 30]])
+@pytest.mark.parametrize("model", [["--tokenizer", "char", "--max_seq_len", "1024"], ["--init_from", "base"]])
+def test_conversations_of_unequal_lengths_are_planned_and_trained_by_minutes(run, trained, monkeypatch, lengths, model):
+    """Without any limit a plan is for 15 minutes, or for a few passes over so little text."""
+    monkeypatch.setattr(choice, "LADDER", [(16, 1, 2, 2), (24, 1, 2, 2)])
+    answers = [{"prompt": "Say words.", "completion": "word " * length + "end."} for length in lengths]
+    Path("chats.jsonl").write_text("\n".join(map(json.dumps, answers)), encoding="utf-8")
+    trained("small.toml", "--data", "text.txt", "--out_dir", "base", "--max_seq_len", "1024")
+    command = ["--data", "chats.jsonl", *model]
+    for minutes in ([], ["--minutes", "0.01"]):
+        code, out, err = run(*command, *minutes, "--plan")
+        assert code == 0, err
+        assert re.search(r"about [\d,]+ steps?, [\d.,]+ epochs", rows(out)["expected"])
+    assert "nats per token" in rows(trained(*command, *minutes, "--out_dir", "out"))["validation"]
+
+
 @pytest.mark.usefixtures("each_processor", "_fixed_speed")
 @pytest.mark.parametrize(
     ("flags", "expected"),

@@ -11,6 +11,7 @@ from script_helpers import run_python
 from sentencepiece import SentencePieceProcessor
 from text_helpers import LLAMA2_SETTINGS, TEXT, llama3_tokenizer, trained_by_sentencepiece
 
+from model.text import dataset
 from model.text.dataset import UNCOUNTED, Conversations, Dataset, load_dataset, window_start
 from model.text.hf_tokenizer import HFTokenizer
 from model.text.sources import open_documents
@@ -306,5 +307,9 @@ def test_each_conversation_is_a_row_that_is_padded_to_a_power_of_two(lengths, ba
     for count in range(1, len(lengths) + 1):
         tokens = count * (sum(lengths) // len(lengths))
         assert sum(len(inputs) for inputs, _ in data.val_batches(batch, 128, max_tokens=tokens)) == count
-    drawn, _ = data.batch(0, batch_size=len(lengths), context=128, seed=1)
+    drawn, targets = data.batch(0, batch_size=len(lengths), context=128, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(dataset, "_padded", lambda *_: pytest.fail("a batch is built to be counted"))
+        count = data.target_count(0, batch_size=len(lengths), context=128, seed=1)
+    assert count == (targets != UNCOUNTED).sum()
     assert sorted(drawn[:, 0]) == sorted(inputs[0] for inputs, _ in rows), "each once in an epoch"

@@ -5,6 +5,7 @@ import math
 from itertools import pairwise
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -222,6 +223,22 @@ def test_the_speed_of_a_model_is_that_of_its_fastest_step(monkeypatch, device):
     assert speed == pytest.approx(2 * tokens[0] / 0.15)
     assert len(tokens) == 4, "half a second and more after a warm-up"
     assert 6 * choice.multiplications(large) * tokens[0] == pytest.approx(1e9, rel=0.01)
+
+
+@pytest.mark.parametrize("lengths", [[40] * 100, [10, 30, 10, 10, 200] * 20, range(2, 1000)])
+@pytest.mark.parametrize("rows", [1, 4, 16])
+def test_the_speed_on_conversations_is_that_of_their_batches_without_the_padding(monkeypatch, lengths, rows):
+    """On a machine that takes a second for 1,000 positions of a batch."""
+    monkeypatch.setattr(choice, "step_seconds", lambda run, model, train, context, _: train.batch_size * context / 1000)
+    ids, ends = np.zeros(sum(lengths), np.uint16), np.cumsum(lengths)
+    text = Conversations(ids, ids, 9, 9, train_targets=ids, val_targets=ids, train_ends=ends, val_ends=ends)
+    run = make_run(minutes=1.0, device="cpu", batch_size=rows, max_seq_len=1024, dim=16, n_layers=1, n_heads=2)
+    model, _ = choice.sample_step(run, run.model, text, Ranks())
+    for timed in (model, run.model):
+        speed = choice.measure_speed(run, timed, run.train, text, Ranks())
+        batches = [text.batch(seen, batch_size=rows, context=1024, seed=1)[0] for seen in range(0, len(lengths), rows)]
+        seconds = sum(batch.size for batch in batches) / 1000
+        assert speed == pytest.approx(len(batches) * rows * text.window_tokens(1024) / seconds, rel=0.1)
 
 
 class Card:

@@ -20,7 +20,7 @@ from model import Transformer
 from model.cli import instances
 from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
-from model.decoding.examples import examples
+from model.decoding.examples import examples, read_examples
 from model.text.dataset import UNCOUNTED, load_dataset
 from model.training.config import SETTINGS_CLASSES, Run
 from model.training.distributed import Ranks
@@ -131,9 +131,111 @@ def test_the_tokens_that_count_are_those_that_transformers_marks(chat_of, transf
             marked = [False] * answer + marked[answer:]
         # A token that counts is its own target.
         assert example.targets == [token if mark else UNCOUNTED for token, mark in zip(example.tokens, marked)]
-        assert example.answers == len(answers) / len(ends)
+        assert example.answer_count == len(answers) / len(ends)
         contents = "".join(talk[place - 1]["content"] for place in answers if style != "qwen3" or place == end)
         assert example.text(chat.tokenizer).split() == contents.split()
+
+
+# R1's cuts the reasoning out of all answers, and opens it in the prompt. Qwen3's shows it after the last question
+# only, there always, and reads it from two places. One has no system role, and Gemma's refuses it.
+HEADER = "<|start_header_id|>{{ m.role }}\n"
+PROMPT = "{% if add_generation_prompt %}<|start_header_id|>assistant\n{% endif %}"
+CUTTING = f"""{{% for m in messages %}}{HEADER}{{{{ m.content.split('</think>')[-1] }}}}<|eot_id|>{{% endfor %}}\
+{PROMPT.replace("{% endif %}", "<think>{{ newline }}{% endif %}")}""".replace("{{ newline }}", "{{ '\\n' }}")
+THINKING = (
+    """{% set ns = namespace(last=0) %}{% for m in messages if m.role == 'user' %}{% set ns.last = loop.index %}\
+{% endfor %}{% for m in messages %}<|start_header_id|>{{ m.role + '\\n' }}{% set content = m.content %}\
+{% if m.role == 'assistant' and loop.index > ns.last %}{% set reasoning = m.reasoning_content or '' %}\
+{% if '</think>' in content %}{% set reasoning = content.split('</think>')[0].split('<think>')[-1] %}{% endif %}\
+{{ '<think>\\n' + reasoning.strip() + '\\n</think>\\n\\n' + content.split('</think>')[-1].strip() }}\
+{% else %}{{ content.split('</think>')[-1].strip() }}{% endif %}<|eot_id|>{% endfor %}"""
+    + PROMPT
+)
+NO_SYSTEM = (
+    f"{{% for m in messages if m.role != 'system' %}}{HEADER}{{{{ m.content }}}}<|eot_id|>{{% endfor %}}{PROMPT}"
+)
+GEMMA = NO_SYSTEM.replace("{{ m.content }}", "{{ m.content | trim }}").replace(
+    "{% for", "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}{% endif %}{% for"
+)
+FAMILIES = {"r1": CUTTING, "qwen3": THINKING, "nosys": NO_SYSTEM, "gemma": GEMMA}
+SUM = user_message("Add one to 3.")
+THOUGHT = assistant("<think>\nAdd one to 3 slowly.\n</think>\n\nIt is 4.")
+REASONED = assistant("It is 4.") | {"reasoning_content": "Add one to 3."}
+PIRATE = {"role": "system", "content": "Be a pirate."}
+
+
+class Rows:
+    """A source of conversations."""
+
+    def __init__(self, *rows):
+        self.rows = rows
+
+    def conversations(self):
+        return ((f"a.jsonl:{number}", row) for number, row in enumerate(self.rows, 1))
+
+
+@pytest.mark.parametrize(
+    ("family", "row", "learnt", "complaints"),
+    [
+        (
+            "r1",
+            [SUM, THOUGHT],
+            ["\n\nIt is 4."],
+            ["words of 1 of 1 example.*'<think>.nAdd one", "instead of '<think>.n'"],
+        ),
+        (
+            "r1",
+            [SUM, assistant("Four.")],
+            ["Four."],
+            ["begins 1 of 1 example .* 'Four.<|eot_id|>' instead of '<think>"],
+        ),
+        ("qwen3", [SUM, THOUGHT], ["<think>\nAdd one to 3 slowly.\n</think>\n\nIt is 4."], []),
+        ("qwen3", [SUM, REASONED], ["<think>\nAdd one to 3.\n</think>\n\nIt is 4."], []),
+        ("qwen3", [SUM, THOUGHT, SUM, assistant("4")], [THOUGHT["content"], "<think>\n\n</think>\n\n4"], []),
+        ("qwen3", [assistant("Hi."), SUM, assistant("4")], ["Hi.", "<think>\n\n</think>\n\n4"], []),
+        ("qwen3", [PIRATE, SUM, assistant(" Four, \n arr. ")], ["<think>\n\n</think>\n\nFour, \n arr."], []),
+        ("nosys", [PIRATE, SUM, assistant("Arr.")], ["Arr."], ["words of 1 of 1 example.*'Be a pirate.' of a.jsonl:1"]),
+        ("nosys", [SUM, REASONED], ["It is 4."], ["for example 'Add one to 3.' of a.jsonl:1: change the template"]),
+        ("nosys", [SUM, THOUGHT, SUM, assistant("4")], [THOUGHT["content"] + "4"], []),
+        ("gemma", [SUM, assistant(" Four. \n")], ["Four."], []),
+        ("gemma", [SUM, REASONED], ["It is 4."], ["'Add one to 3.' of a.jsonl:1"]),
+    ],
+)
+def test_all_after_the_prompt_of_the_chat_counts_and_what_the_template_leaves_out_is_named(
+    chat_of, recwarn, family, row, learnt, complaints
+):
+    chat, _ = chat_of(FAMILIES[family])
+    ((_, _, found),) = read_examples(Rows(row), chat, 1000)
+    assert [example.text(chat.tokenizer) for example in found] == learnt
+    for example in found[-1:] if family != "r1" else []:
+        prompt = chat.encode(row[:-1])
+        assert example.tokens[: len(prompt)] == prompt, "what chat.py asks"
+        assert example.targets[len(prompt) :] == example.tokens[len(prompt) :]
+    for complaint, warning in zip(complaints, recwarn, strict=True):
+        assert re.search(complaint.replace("|", "[|]"), str(warning.message))
+
+
+def test_a_warning_counts_the_examples_and_shows_the_first(chat_of):
+    chat, _ = chat_of(NO_SYSTEM)
+    good, bad = [SUM, assistant("Four.")], [PIRATE, SUM, assistant("Arr.")]
+    with pytest.warns(UserWarning, match=r"words of 2 of 4 examples, .* 'Be a pirate.' of a.jsonl:2:") as found:
+        assert len(list(read_examples(Rows(good, bad, good, bad), chat, 1000))) == 4
+    assert len(found) == 1
+    chat, _ = chat_of(GEMMA)
+    with pytest.raises(ValueError, match=r"a.jsonl:2: the chat template of .* fails: .* System role not supported"):
+        list(read_examples(Rows(good, bad), chat, 1000))
+
+
+@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}])
+@pytest.mark.parametrize("style", ["llama3", "qwen3"])
+def test_an_answer_that_its_row_excludes_is_read_but_not_learnt(chat_of, style, mark):
+    chat, _ = chat_of(STYLES[style])
+    wrong, right = assistant("Five, you fool.") | mark, assistant("Four.") | {"weight": 1, "train": True}
+    (example,) = examples(chat, [user_message("2+2?"), wrong, user_message("Really?"), right], 1000)
+    assert example.text(chat.tokenizer) == "Four."
+    assert example.answer_count == 1
+    assert "Five, you fool." in chat.tokenizer.decode(example.tokens)
+    assert examples(chat, [user_message("2+2?"), wrong], 1000) == []
 
 
 def test_a_long_conversation_ends_after_the_last_answer_that_fits(chat_of):

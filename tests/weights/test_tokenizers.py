@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import shutil
 from contextlib import nullcontext
 
@@ -102,7 +103,7 @@ def test_end_ids_are_read_from_the_configurations(trained, tmp_path):
     ("form", "tokens", "rows", "fits"),
     [
         ("model", 300, 300, True), ("model", 300, 299, False), ("model", 300, 301, False),
-        ("json", 300, 427, True), ("json", 300, 299, False), ("json", 300, 428, False),
+        ("json", 300, 427, True), ("json", 300, 428, False),
         ("json", 151_665, 152_064, True), ("json", 100_015, 102_400, True),  # Qwen2.5, DeepSeek-LLM
         ("json", 100_015, 105_000, False),
     ],
@@ -116,8 +117,69 @@ def test_only_a_tokenizer_json_may_have_fewer_tokens_than_the_model(trained, for
         check_size(tokenizer, rows, tokenizer.path)
 
 
-def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
+def add_tokens(directory, *names, special=True):
     tokenizers = pytest.importorskip("tokenizers")
+    library = tokenizers.Tokenizer.from_file(str(directory / "tokenizer.json"))
+    library.add_special_tokens([*names]) if special else library.add_tokens([*names])
+    library.save(str(directory / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(("names", "special"), [(["[PAD]"], True), (["[PAD]", "<|im_start|>", "<think>"], False)])
+def test_tokens_that_were_added_for_a_larger_network_are_refused_only_where_they_are_used(
+    trained, tmp_path, names, special
+):
+    run = shutil.copytree(trained, tmp_path / "run")
+    rows = load_tokenizer(run).vocab_size
+    (run / "tokenizer.model").unlink()
+    add_tokens(run, *names, special=special)
+    change_json(run / "generation_config.json", eos_token_id=[2, rows])
+    tokenizer, whole = load_tokenizer(run, rows), load_tokenizer(run)
+    assert (tokenizer.vocab_size, whole.vocab_size) == (rows, rows + len(names))
+    assert tokenizer.eos_ids == (2,), "a token that the network cannot write ends no text"
+    for text in SAMPLES:
+        assert tokenizer.encode(text) == whole.encode(text)
+    for name in names:
+        complaint = rf"the text has {re.escape(name)}, token \d+ of .*json, but the vocabulary of the model ends at"
+        for encode in (tokenizer.encode, tokenizer.encode_control, lambda text: tokenizer.encode_batch(["", text])):
+            with pytest.raises(ValueError, match=complaint):
+                encode(f"day 1{name}")
+    with pytest.raises(
+        ValueError, match=f"has {rows + len(names)} tokens, the model {rows - 1}: give the tokenizer of"
+    ):
+        load_tokenizer(run, rows - 1)
+
+
+def test_added_tokens_that_the_network_lacks_do_not_refuse_a_sentencepiece_model(trained, tmp_path):
+    """[PAD] in added_tokens.json, as fine-tunings of the first Llama have it."""
+    shutil.copy(trained / "tokenizer.model", tmp_path)
+    rows = load_tokenizer(tmp_path).vocab_size
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"[PAD]": rows}), encoding="utf-8")
+    assert load_tokenizer(tmp_path, rows).vocab_size == rows
+    with pytest.raises(ValueError, match=r"lacks the added tokens \[PAD\]"):
+        load_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize("letters", ["ACGT", "0123456789", " \u0120AC"])
+@pytest.mark.parametrize("with_bos", [True, False])
+def test_a_tokenizer_that_does_not_know_the_letter_a_is_read(transformers, tmp_path, letters, with_bos):
+    tokenizers = pytest.importorskip("tokenizers")
+    library = tokenizers.Tokenizer(tokenizers.models.BPE())
+    text = "".join(random.Random(0).choices(letters, k=500))
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=30, special_tokens=["<s>", "</s>"], show_progress=False)
+    library.train_from_iterator([text], trainer)
+    if with_bos:
+        start = tokenizers.processors.TemplateProcessing(single="<s> $A </s>", special_tokens=[("<s>", 0), ("</s>", 1)])
+        library.post_processor = start
+    library.save(str(tmp_path / "tokenizer.json"))
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>"}
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(config), encoding="utf-8")
+    tokenizer = load_tokenizer(tmp_path)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert tokenizer.encode(text) == [token for token in theirs(text)["input_ids"] if token != 1]
+    assert tokenizer.encode(text)[:1] == ([0] if with_bos else tokenizer.encode_batch([text])[0][:1])
+
+
+def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     run = shutil.copytree(trained, tmp_path / "run")
     tokenizer = load_tokenizer(run)
     assert tokenizer.path.name == "tokenizer.model"
@@ -125,16 +187,18 @@ def test_added_tokens_make_tokenizer_json_the_preferred_file(trained, tmp_path):
     (run / "added_tokens.json").write_text(json.dumps({"<|im_end|>": size, "<s>": 1}), encoding="utf-8")
     with pytest.raises(ValueError, match=r"lacks the added tokens <\|im_end\|>: give the tokenizer.json of this model"):
         load_tokenizer(run / "tokenizer.model")
-    library = tokenizers.Tokenizer.from_file(str(run / "tokenizer.json"))
-    library.add_special_tokens(["<|im_end|>"])
-    library.save(str(run / "tokenizer.json"))
+    add_tokens(run, "<|im_end|>")
     assert load_tokenizer(run).encode("<|im_end|>") == [1, size]
 
 
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("tokenizer.model", b"IQ== 0\nIg== 1\n", "not a SentencePiece model: give one, or a tokenizer"),  # Llama 3's
+        (
+            "tokenizer.model",
+            b"IQ== 0\nIg== 1\n",
+            "is a file of tiktoken, which is not read: give the tokenizer.json of",
+        ),
         ("tokenizer.bin", b"123", "not a SentencePiece model: give one, or a tokenizer"),  # llama2.c's
         ("tokenizer.model", b"", "not a SentencePiece model: give one, or a tokenizer"),
         (".", None, "has no tokenizer"),
