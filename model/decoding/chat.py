@@ -13,7 +13,7 @@ from typing import Any
 
 from ..cli.files import decode_utf8
 from ..text.hf_tokenizer import read_settings
-from ..text.readers import Message
+from ..text.rows import Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 
@@ -95,7 +95,7 @@ class Chat:
         return self.tokenizer.encode_control(self._render(messages, add_generation_prompt))
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        harmless = [message | {"content": self._without_control(message)} for message in [*self.system, *messages]]
+        harmless = [self._without_control(message) for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(
                 messages=harmless,
@@ -108,13 +108,15 @@ class Chat:
                 raise ValueError("it writes nothing")
             return text
 
-    def _without_control(self, message: Message) -> str:
-        """The content of a message, with a space in each name of a control token, after its first character."""
-        content = message["content"]
+    def _without_control(self, message: Message) -> Message:
+        """The message with a space in each name of a control token in its texts, after the first character."""
         names = self.special_ids if message["role"] == "assistant" else self.control_ids
+        harmless = dict(message)
         for name in sorted(names, key=len, reverse=True):  # a name may contain another one
-            content = content.replace(name, f"{name[0]} {name[1:]}")
-        return content
+            for key, text in harmless.items():
+                if isinstance(text, str) and key != "role":
+                    harmless[key] = text.replace(name, f"{name[0]} {name[1:]}")
+        return harmless
 
     @contextmanager
     def _template_errors(self) -> Iterator[None]:

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ..text.dataset import UNCOUNTED
-from ..text.readers import Message
+from ..text.rows import Message, is_learnt
 from ..text.tokenizer import Tokenizer
 from .chat import Chat, common_prefix_length
 
@@ -42,7 +42,7 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     Such a conversation becomes one example for each answer, rendered as in the chat when that answer is due.
     The list is empty if the first question and answer alone are too long.
     """
-    ends = [number + 1 for number, message in enumerate(messages) if message["role"] == "assistant"]
+    ends = [number + 1 for number, message in enumerate(messages) if is_learnt(message)]
     answers = [encode_answer(chat, messages[:end]) for end in ends]
     fitting = [answer for answer in answers if len(answer.tokens) <= limit]
     if not fitting:

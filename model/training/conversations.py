@@ -10,6 +10,7 @@ from ..cli.files import write_text
 from ..decoding.chat import Chat, user_message
 from ..decoding.examples import examples_at
 from ..text.dataset import META
+from ..text.rows import is_learnt
 from ..text.sources import Documents
 from ..text.tokenize import Encoded, write_dataset
 
@@ -18,7 +19,7 @@ def conversation_texts(documents: Documents) -> Iterator[str]:
     """Texts to train a tokenizer on."""
     for _, messages in documents.conversations():
         for message in messages:
-            yield f"{message['role']}\n{message['content']}"
+            yield "\n".join(text for text in message.values() if isinstance(text, str))
 
 
 def example_question(documents: Documents, chat: Chat, context: int) -> str:
@@ -47,7 +48,7 @@ def tokenize_conversations(
         answers = left_out = 0
         for where, messages in source.conversations():
             found = examples_at(where, messages, chat, context + 1)
-            due = sum(message["role"] == "assistant" for message in messages)
+            due = sum(map(is_learnt, messages))
             answers += due
             left_out += due - sum(example.answers for example in found)
             for number, example in enumerate(found):
