@@ -95,7 +95,7 @@ class Chat:
         return self.tokenizer.encode_control(self._render(messages, add_generation_prompt))
 
     def _render(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        harmless = [self._without_control(message) for message in [*self.system, *messages]]
+        harmless = [message | {"content": self._without_control(message)} for message in [*self.system, *messages]]
         with self._template_errors():
             text = self.template.render(
                 messages=harmless,
@@ -108,15 +108,13 @@ class Chat:
                 raise ValueError("it writes nothing")
             return text
 
-    def _without_control(self, message: Message) -> Message:
-        """The message with a space in each name of a control token in its texts, after the first character."""
+    def _without_control(self, message: Message) -> str:
+        """The content of a message, with a space in each name of a control token, after its first character."""
+        content = message["content"]
         names = self.special_ids if message["role"] == "assistant" else self.control_ids
-        harmless = dict(message)
         for name in sorted(names, key=len, reverse=True):  # a name may contain another one
-            for key, text in harmless.items():
-                if isinstance(text, str) and key != "role":
-                    harmless[key] = text.replace(name, f"{name[0]} {name[1:]}")
-        return harmless
+            content = content.replace(name, f"{name[0]} {name[1:]}")
+        return content
 
     @contextmanager
     def _template_errors(self) -> Iterator[None]:

@@ -32,6 +32,7 @@ TAG = "<|endoftext|>"
 TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
 SAMPLED_LINES = 3  # at the beginning of a text file, which are perhaps JSON
 TSV = ".tsv"
+NO_TOKENS = "give the text itself (token ids, such as nanoGPT's train.bin, are not read)"
 CORRECT = "correct it, get the file again, or leave it out"
 
 
@@ -94,6 +95,8 @@ def open_text(file: File) -> Iterator[TextIO]:
         try:
             yield stream
         except UnicodeDecodeError as error:
+            if 0 in error.object:
+                raise ValueError(f"{file.name} is no text: {NO_TOKENS}") from None
             position = raw.tell() - len(error.object) + error.start
             raise ValueError(
                 f"{file.name} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x}; convert it with "
@@ -109,8 +112,8 @@ def read_blocks(file: File) -> Iterator[str]:
             if "\0" in block:
                 place = before + block.index("\0")
                 raise ValueError(
-                    f"{file.name} has a zero byte after {quantity(place, 'character')}: if it is text, remove such "
-                    "bytes, for example with tr -d '\\0'"
+                    f"{file.name} has a zero byte after {quantity(place, 'character')}, so it is no text: {NO_TOKENS}, "
+                    "or remove such bytes with tr -d '\\0'"
                 )
             before += len(block)
             yield block

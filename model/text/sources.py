@@ -79,11 +79,7 @@ class Documents:
         """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
         if any(file.is_gzip or file.spooled or not file.is_text for file in self.files):
             return 0
-        return sum(path.stat().st_size for path in self.paths())
-
-    def paths(self) -> list[Path]:
-        """The files that are read, without pipes."""
-        return [file.path for file in self.files if file.path]
+        return sum(file.path.stat().st_size for file in self.files if file.path)
 
 
 def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
