@@ -1,7 +1,9 @@
 """Atomic writes, JSON files, UTF-8, and what a file is that cannot be read."""
 
+import codecs
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -13,36 +15,23 @@ from typing import Any
 
 # What a file is, by its first bytes, and what to do with it: the end of a sentence that begins with its name.
 UTF_16 = "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"
-IMAGE = "is an image, which has no text"
-OFFICE = "save a document's text as .txt"
-ZIP = f"is a zip archive, as are Word documents and PyTorch's .bin and .pth: unpack it, or {OFFICE}"
-GET_SAFETENSORS = "get the model.safetensors of this model"
+ZIP = (
+    "is a zip archive, as are Word documents and PyTorch's .bin and .pth: unpack it, or save a document's text as .txt"
+)
+PICKLE = "is a Python pickle, which is not read because it can run code: get a model's model.safetensors, or save texts"
 KINDS = {
-    b"version https://git-lfs.github.com/spec/": (
-        "is a Git LFS pointer instead of the file: run `git lfs pull` in its repository, or download the file itself"
-    ),
     b"\x1f\x8b": "is compressed by gzip: unpack it with gunzip, or if it is text, let its name end in .gz",
-    b"\x28\xb5\x2f\xfd": "is compressed by zstd: unpack it with `zstd -d`",
-    b"\xfd7zXZ\0": "is compressed by xz: unpack it with unxz",
-    b"BZh": "is compressed by bzip2: unpack it with bunzip2",
-    b"7z\xbc\xaf\x27\x1c": "is a 7z archive: unpack it",
     b"PK\x03\x04": ZIP,
-    b"\xd0\xcf\x11\xe0": f"is an old Office document: {OFFICE}",
-    b"{\\rtf": f"is an RTF document: {OFFICE}",
     b"%PDF-": "is a PDF: save its text as .txt, for example with pdftotext",
     b"PAR1": "is a Parquet table: let its name end in .parquet",
-    b"ARROW1": "is an Arrow table: save it as Parquet",
-    b"SQLite format 3": "is an SQLite database: save its texts as .jsonl",
-    b"\x89HDF": "is an HDF5 file, which is not read",
-    b"GGUF": f"is a GGUF file, which is not read: {GET_SAFETENSORS}",
-    b"\x80\x02": f"is a Python pickle, which is not read because it can run code: {GET_SAFETENSORS}",
-    b"\x80\x04": "is a Python pickle, which is not read because it can run code: save its texts as .jsonl",
-    b"\x89PNG": IMAGE,
-    b"\xff\xd8\xff": IMAGE,
-    b"GIF8": IMAGE,
+    b"\x80\x02": PICKLE,
+    b"\x80\x04": PICKLE,
     b"\xff\xfe": UTF_16,
     b"\xfe\xff": UTF_16,
 }
+# The whole of the small text that stands for a file of Git LFS
+LFS_POINTER = re.compile(rb"version https://git-lfs\.github\.com/spec/\S+\n(\S+ [^\n]*\n)*oid \S+\nsize \d+\s*")
+NO_TEXT = re.compile(rb"[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]")  # control characters that occur in no text
 
 
 def kind_of_file(file: Path | bytes) -> str | None:
@@ -54,17 +43,26 @@ def kind_of_file(file: Path | bytes) -> str | None:
     if isinstance(start, Path):
         with start.open("rb") as stream:
             start = stream.read(512)
+    if LFS_POINTER.fullmatch(start):
+        return "is a Git LFS pointer instead of the file: run `git lfs pull` in its repository, or download the file"
+    if is_text(start):
+        return None
     for first, kind in KINDS.items():
         if start.startswith(first):
             return kind
-    if start[257:262] == b"ustar":
-        return "is a tar archive: unpack it"
-    if start and not start.strip(b"\0"):
-        return "begins with zero bytes only: its copy or download was not completed, so get the file again"
     for even, odd in ((start[::2], start[1::2]), (start[1::2], start[::2])):  # without a byte order mark
         if odd.count(0) > len(start) // 4 and 0 not in even:
             return UTF_16
     return None
+
+
+def is_text(start: bytes) -> bool:
+    """Whether the first bytes of a file are UTF-8 without control characters; the last character may be cut."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(start)
+    except UnicodeDecodeError:
+        return False
+    return not NO_TEXT.search(start)
 
 
 def cache_home() -> Path:

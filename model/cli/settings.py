@@ -50,7 +50,7 @@ def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:
 def read_toml(path: Path, *classes: type) -> Settings:
     """The settings in a file. Raises ValueError with the file and the key; an unknown key gets a suggestion."""
     try:
-        return from_table(tomllib.loads(path.read_text(encoding="utf-8")), *classes)
+        return from_table(tomllib.loads(path.read_text(encoding="utf-8-sig")), *classes)
     except (ValueError, RecursionError) as error:  # TOML and UTF-8 errors are ValueErrors
         raise ValueError(f"{path}: {error}") from None
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from ..cli import quantity
 from ..text.dataset import UNCOUNTED
-from ..text.readers import Message
+from ..text.rows import Message, is_learnt
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
 from .chat import TEXT_FIELDS, Chat, common_prefix_length, shortened
@@ -120,11 +120,6 @@ def encode_answer(chat: Chat, messages: Sequence[Message], first: int = 0) -> Ex
     checked = [each for each in messages[first:] if each["role"] != "assistant" or is_learnt(each)]
     targets = [*[UNCOUNTED] * start, *tokens[start:]]
     return Example(tokens, targets, lost=chat.lost_words(checked, text), stray=stray)
-
-
-def is_learnt(message: Message) -> bool:
-    """Whether the loss counts a message: an answer, unless its row says otherwise."""
-    return message["role"] == "assistant" and message.get("weight") != 0 and message.get("train") is not False
 
 
 def asks(messages: Sequence[Message]) -> bool:

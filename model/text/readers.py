@@ -2,6 +2,7 @@
 
 The ending of the name says how rows are read (``ROWS``); any other file is plain text. With .gz after the ending, a
 file is decompressed. Memory is bounded by a few parts of a document, except that a JSON array is read as a whole.
+What else matters of a file, such as whether it holds conversations, its beginning tells once (``look_at``).
 """
 
 import gzip
@@ -10,29 +11,41 @@ import json
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import IO, Any, NamedTuple, TextIO
 
 from ..cli import quantity
 from ..cli.files import kind_of_file
 from .python_docs import CORPUS, python_docs
-from .tables import PARQUET, table_rows
+from .rows import EXAMPLE, Message, Notes, is_conversation, read_conversation
+from .tables import ARROW, PARQUET, arrow_rows, csv_rows, is_raw_tsv
 from .tokenizer import check_encodable, split_text
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
 PART = 1_000_000  # characters that are read at a time; a longer document becomes tokens in parts
 BLANK_LINES = re.compile(r"\A(?:[^\S\n]*\n)+")  # at the beginning of a text
+# The end of a document in many published texts. Alone on a line, it is nothing else.
+TAG = "<|endoftext|>"
+TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
+SAMPLED_LINES = 3  # at the beginning of a text file, which are perhaps JSON
+TSV = ".tsv"
+NO_TOKENS = "give the text itself (token ids, such as nanoGPT's train.bin, are not read)"
 CORRECT = "correct it, get the file again, or leave it out"
 
 
 class File(NamedTuple):
-    """A file with documents: at ``path``, or the spooled text of a pipe."""
+    """A file with documents: at ``path``, or the spooled text of a pipe. ``look_at`` completes it."""
 
     name: str  # for the user
     path: Path | None = None
     spooled: IO[bytes] | None = None
+    has_conversations: bool | None = None  # None if it has no rows
+    has_tags: bool = False  # TAG, on lines of its own
+    has_json_lines: bool = False  # although it is read as text
+    is_raw: bool = False  # a TSV file in which quotes are characters
 
     @property
     def is_gzip(self) -> bool:
@@ -82,6 +95,8 @@ def open_text(file: File) -> Iterator[TextIO]:
         try:
             yield stream
         except UnicodeDecodeError as error:
+            if 0 in error.object:
+                raise ValueError(f"{file.name} is no text: {NO_TOKENS}") from None
             position = raw.tell() - len(error.object) + error.start
             raise ValueError(
                 f"{file.name} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x}; convert it with "
@@ -97,11 +112,40 @@ def read_blocks(file: File) -> Iterator[str]:
             if "\0" in block:
                 place = before + block.index("\0")
                 raise ValueError(
-                    f"{file.name} has a zero byte after {quantity(place, 'character')}: if it is text, remove such "
-                    "bytes, for example with tr -d '\\0'"
+                    f"{file.name} has a zero byte after {quantity(place, 'character')}, so it is no text: {NO_TOKENS}, "
+                    "or remove such bytes with tr -d '\\0'"
                 )
             before += len(block)
             yield block
+
+
+def look_at(file: File, text_key: str) -> File:
+    """The file with what its beginning tells, which is read once: the first block of a text, or the first row.
+
+    Raises ValueError if it is not what its name says, or if the row holds neither a text nor a conversation.
+    """
+    if file.is_text:
+        start = next(read_blocks(file), "")
+        has_tags = bool(TAG_LINE.search(start))
+        return file._replace(has_conversations=False, has_tags=has_tags, has_json_lines=holds_json_lines(start))
+    if file.format == TSV:
+        with open_text(file) as stream:
+            file = file._replace(is_raw=is_raw_tsv(stream))
+    for where, row in rows(file, text_key):
+        is_text = not isinstance(row, dict) or find_field(row, text_key) is not MISSING
+        if is_text or not is_conversation(row):
+            text_of(where, row, text_key)
+        return file._replace(has_conversations=not is_text)
+    return file
+
+
+def holds_json_lines(start: str) -> bool:
+    """Whether the first lines of a text are all JSON objects."""
+    try:
+        found = [json.loads(line) for line in start.split("\n", SAMPLED_LINES)[:SAMPLED_LINES] if line.strip()]
+    except (ValueError, RecursionError):
+        return False
+    return bool(found) and all(isinstance(row, dict) and row for row in found)
 
 
 # --- Documents: what a text holds between separators, or the text of a row
@@ -156,21 +200,40 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = PA
     yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
 
 
+MISSING = object()
+
+
+def find_field(row: dict[str, Any], name: str) -> Any:
+    """The value of a field, or of a field in a field: ``translation.en``. MISSING if there is none."""
+    if name in row:
+        return row[name]
+    outer, _, inner = name.partition(".")
+    nested = row.get(outer)
+    return find_field(nested, inner) if inner and isinstance(nested, dict) else MISSING
+
+
 def text_of(where: str, row: Any, text_key: str) -> str:
     """The text of a row; empty if it is null. Raises ValueError if the row has no such field, or another type in it."""
-    fields = row if isinstance(row, dict) else {text_key: row}
-    value = fields.get(text_key)
+    value = find_field(row, text_key) if isinstance(row, dict) else row
     if isinstance(value, str):
         return check_encodable(value, where)
-    if text_key not in fields:
-        names = ", ".join(map(ascii, list(fields)[:8]))
-        raise ValueError(
-            f"{where} has no {text_key!r}: give text_key one of its fields, {names}, or write a conversation as "
-            f"{MESSAGES}, in a file without texts"
-        )
-    if value is None:
+    if value is MISSING:
+        raise ValueError(f"{where} has no {text_key!r}: {_other_fields(row)}, or write a conversation as {EXAMPLE}")
+    if value is None and isinstance(row, dict):
         return ""
     raise ValueError(f"{where} has {json.dumps(value, default=str)[:40]} under {text_key!r}: a text is needed")
+
+
+def _other_fields(row: dict[str, Any]) -> str:
+    """What to type instead of a field that a row lacks: the longest text is probably meant."""
+    texts = {name: value for name, value in row.items() if isinstance(value, str)}
+    for outer, nested in row.items():
+        if isinstance(nested, dict):
+            texts |= {f"{outer}.{name}": value for name, value in nested.items() if isinstance(value, str)}
+    if not texts:
+        return "it has no field with a text"
+    likely = max(texts, key=lambda name: len(texts[name]))
+    return f"type --text_key {quote(likely)}, or another field ({', '.join(map(ascii, list(texts)[:8]))})"
 
 
 # --- Rows of JSON files and tables: each with its place, for errors
@@ -179,17 +242,16 @@ Rows = Iterator[tuple[str, Any]]
 
 
 def rows(file: File, text_key: str) -> Rows:
-    """Each row of a file that is not plain text. Of a table only the columns that can matter."""
-    return ROWS[file.format](file, [text_key, *CONVERSATION_KEYS])
+    """Each row of a file that is not plain text. Of a table with a column ``text_key`` only that."""
+    return ROWS[file.format](file, text_key)
 
 
-def documentation(file: File, columns: Sequence[str]) -> Rows:
-    """The documents of ``python_docs``."""
+def python_docs_rows(file: File, text_key: str) -> Rows:
     for text in python_docs():
         yield file.name, text
 
 
-def json_rows(file: File, columns: Sequence[str]) -> Rows:
+def json_rows(file: File, text_key: str) -> Rows:
     """Each object or text with its place. A .json file that begins with [ is an array; any other has one per line."""
     with open_text(file) as stream:
         lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
@@ -214,79 +276,32 @@ def _parsed(text: str, where: str) -> Any:
         raise ValueError(f"{where} is not valid JSON ({error}): {CORRECT}") from None
 
 
-def rows_of_table(file: File, columns: Sequence[str]) -> Rows:
+def table_rows(file: File, text_key: str) -> Rows:
     with open_bytes(file) as raw:
-        yield from table_rows(raw, file.name, file.format, columns)
+        yield from arrow_rows(raw, file.name, file.format, text_key)
+
+
+def delimited_rows(file: File, text_key: str) -> Rows:
+    with open_text(file) as stream:
+        yield from csv_rows(stream, file.name, "\t" if file.format == TSV else None, file.is_raw)
 
 
 # The format of a name: how its rows are read
-ROWS: dict[str, Callable[[File, Sequence[str]], Rows]] = {
-    PYTHON_DOCS: documentation,
+ROWS: dict[str, Callable[[File, str], Rows]] = {
+    PYTHON_DOCS: python_docs_rows,
     ".jsonl": json_rows,
     ".ndjson": json_rows,
     ".json": json_rows,
-    PARQUET: rows_of_table,
-    ".csv": rows_of_table,
-    ".tsv": rows_of_table,
+    PARQUET: table_rows,
+    ARROW: table_rows,
+    ".csv": delimited_rows,
+    TSV: delimited_rows,
 }
 
 
-# --- Conversations: rows in the forms in which they are published
-
-Message = dict[str, str]  # role, one of ROLES, and content
-ROLES = ("system", "user", "assistant")
-MESSAGES = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
-SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
-CONVERSATION_KEYS = ("messages", "conversations", "instruction", "input", "output", "prompt", "completion")
-
-
-def has_conversations(file: File, text_key: str) -> bool:
-    """Whether the rows of a file are conversations, as its first row tells: it has no ``text_key``."""
-    _, row = ("", None) if file.is_text else next(rows(file, text_key), ("", None))
-    return isinstance(row, dict) and text_key not in row and messages_in(row) is not None
-
-
-def read_conversations(file: File, text_key: str) -> Iterator[tuple[str, list[Message]]]:
+def read_conversations(file: File, text_key: str, notes: Notes) -> Iterator[tuple[str, list[Message]]]:
     """Each conversation of a file with its place. Raises ValueError for a row that is none."""
     for where, row in rows(file, text_key):
-        messages = messages_in(row) if isinstance(row, dict) else None
-        if not isinstance(messages, list):
-            raise ValueError(f"{where} is no conversation, but the first row is one: correct or remove it")
-        found = [read_message(f"{where}, message {number}", each) for number, each in enumerate(messages, 1)]
-        if not any(message["role"] == "assistant" for message in found):
-            raise ValueError(f"{where} has no message of the assistant, from which to learn: correct or remove it")
-        yield where, found
-
-
-def messages_in(row: dict[str, Any]) -> Any:
-    """The list of messages of a row, or None. Their roles and contents are not checked yet.
-
-    The rows are those of OpenAI (``messages``), ShareGPT (``conversations``), Alpaca (``instruction``, perhaps with an
-    ``input``, and ``output``), and TRL (``prompt`` and ``completion``).
-    """
-    if "messages" in row:
-        return row["messages"]
-    if "conversations" in row:
-        return row["conversations"]
-    if {"instruction", "output"} <= row.keys():
-        question, answer = row["instruction"], row["output"]
-        if row.get("input"):
-            question = f"{question}\n\n{row['input']}"
-    elif {"prompt", "completion"} <= row.keys():
-        question, answer = row["prompt"], row["completion"]
-        if isinstance(question, list) and isinstance(answer, list):
-            return [*question, *answer]
-    else:
-        return None
-    return [{"role": "user", "content": question}, {"role": "assistant", "content": answer}]
-
-
-def read_message(where: str, message: Any) -> Message:
-    fields = message if isinstance(message, dict) else {}
-    role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
-    role = SHAREGPT_ROLES.get(role, role) if isinstance(role, str) else role
-    if role not in ROLES:
-        raise ValueError(f"{where} has the role {json.dumps(role)[:40]}: give one of {', '.join(ROLES)}")
-    if not isinstance(content, str):
-        raise ValueError(f"{where} has {json.dumps(content)[:40]} as its content: give a text")
-    return {"role": role, "content": check_encodable(content, where)}
+        messages = read_conversation(where, row, notes)
+        if messages:
+            yield where, messages

@@ -1,9 +1,7 @@
 """Documents from files, folders, globs, standard input or the documentation bundled with Python."""
 
 import glob
-import json
 import os
-import re
 import shutil
 import sys
 import tempfile
@@ -16,23 +14,17 @@ from typing import IO, Annotated
 
 from ..cli import quantity
 from .python_docs import CORPUS
-from .readers import (
-    PARQUET,
-    PYTHON_DOCS,
-    File,
-    Message,
-    Part,
-    has_conversations,
-    read_blocks,
-    read_conversations,
-    read_file,
-)
+from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_conversations, read_file
+from .rows import Message, Notes
 
 STDIN = "-"
-# The end of a document in many published texts. Alone on a line, it is nothing else.
-TAG = "<|endoftext|>"
-TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
-SAMPLED_LINES = 3  # at the beginning of a text file, which are perhaps JSON
+# Endings of files in folders that nobody means as text: compiled code, pictures, sound, films and fonts
+NEVER_TEXT = """
+.pyc .pyo .pyd .so .o .a .dll .dylib .exe .class .jar .wasm
+.png .jpg .jpeg .gif .bmp .ico .webp .tif .tiff .psd .mp3 .wav .flac .ogg .mp4 .mov .avi .mkv .webm
+.ttf .otf .woff .woff2 .eot
+"""
+DATASET_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")  # of save_to_disk, beside its .arrow files
 TEXT_KEY = "text"  # the default
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
 DocSeparator = Annotated[
@@ -61,33 +53,33 @@ class Documents:
 
     def has_conversations(self) -> bool:
         """Whether the files hold conversations. Raises ValueError if some do and some do not."""
-        kinds = {has_conversations(file, self.text_key): file.name for file in self.files}
+        kinds = {file.has_conversations: file.name for file in self.files if file.has_conversations is not None}
         if len(kinds) == 2:
             raise ValueError(f"{kinds[True]} holds conversations, {kinds[False]} texts: give files of one kind")
         return True in kinds
 
     def conversations(self) -> Iterator[tuple[str, list[Message]]]:
-        """Each conversation, with its place for errors."""
+        """Each conversation, with its place for errors. A warning at the end says what of the rows is not learnt."""
+        notes = Notes()
+        is_empty = True
         for file in self.files:
-            yield from read_conversations(file, self.text_key)
+            for found in read_conversations(file, self.text_key, notes):
+                is_empty = False
+                yield found
+        if is_empty and notes.left_out:
+            raise ValueError(f"{self.name}: {notes}: no row is left")
+        if str(notes):
+            warnings.warn(f"{self.name}: {notes}", stacklevel=1)
 
     def texts(self) -> Iterator[str]:
         """The text of each part."""
         return (part.text for part in self)
 
-    def recognize_separator(self) -> str:
-        """TAG if it is alone on a line near the beginning of a text file; otherwise empty."""
-        return TAG if any(file.is_text and TAG_LINE.search(beginning(file)) for file in self.files) else ""
-
     def text_size(self) -> int:
         """The size of the text in bytes, separators included; 0 if it is not known before the text is read."""
         if any(file.is_gzip or file.spooled or not file.is_text for file in self.files):
             return 0
-        return sum(path.stat().st_size for path in self.paths())
-
-    def paths(self) -> list[Path]:
-        """The files that are read, without pipes."""
-        return [file.path for file in self.files if file.path]
+        return sum(file.path.stat().st_size for file in self.files if file.path)
 
 
 def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
@@ -98,41 +90,47 @@ def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_se
     directories are skipped, and links are followed. In directories and globs, empty files are skipped, and files that
     are not text with a warning. Raises ValueError if a source is missing, or not text.
     """
-    files = [file for spec in specs for file in _find(str(spec))]
+    files = [file for spec in specs for file in _find(str(spec), text_key)]
     texts = [file for file in files if file.is_text]
     if text_key != TEXT_KEY and len(texts) == len(files):
         raise ValueError(
             f"text_key is {text_key!r}, but {texts[0].name} is read as plain text: leave it out, or let the names of "
-            "files with rows end in .jsonl, .json, .parquet, .csv or .tsv"
+            "files with rows end in .jsonl, .json, .parquet, .arrow, .csv or .tsv"
         )
-    json_lines = next(filter(holds_json_lines, texts), None)
+    json_lines = [file.name for file in files if file.has_json_lines]
     if json_lines:
         warnings.warn(
-            f"{json_lines.name} is read as plain text, but its lines are JSON: to read a field of each, let its name "
+            f"{json_lines[0]} is read as plain text, but its lines are JSON: to read a field of each, let its name "
             "end in .jsonl",
             stacklevel=1,
         )
-    documents = Documents(", ".join(map(str, specs)), files, text_key, doc_separator or "")
-    if doc_separator is None:
-        documents.separator = documents.recognize_separator()
-    return documents
+    if doc_separator is None and any(file.has_tags for file in files):
+        doc_separator = TAG
+    return Documents(", ".join(map(str, specs)), files, text_key, doc_separator or "")
 
 
-def _find(spec: str) -> list[File]:
+def _find(spec: str, text_key: str) -> list[File]:
     """The files that one source names."""
-    if spec == PYTHON_DOCS:
-        return [File(PYTHON_DOCS, CORPUS)]
-    if spec == STDIN:
-        return [File("standard input", spooled=_spool_stdin())]
-    if "://" in spec:
-        raise ValueError(f"{spec} is an address: fetch it with `curl -LO {quote(spec)}`, then give the file")
     path = Path(os.path.expanduser(spec))
-    if path.is_file() and path.stat().st_size:
-        return [File(str(path), path)]
+    file = None
+    if spec == PYTHON_DOCS:
+        file = File(PYTHON_DOCS, CORPUS)
+    elif spec == STDIN:
+        file = File("standard input", spooled=_spool(sys.stdin.buffer))
+    elif "://" in spec:
+        raise ValueError(f"{spec} is an address: fetch it with `curl -LO {quote(spec)}`, then give the file")
+    elif path.is_fifo():  # a named pipe, or <(program)
+        with path.open("rb") as pipe:
+            file = File(spec, spooled=_spool(pipe))
+    elif path.is_file() and path.stat().st_size:
+        file = File(str(path), path)
+    if file:
+        return [look_at(file, text_key)]
     if path.is_dir():
-        return _text_files(spec, _walk(path))
+        return _readable_files(spec, _walk(path), text_key)
     if glob.has_magic(spec):
-        return _text_files(spec, [Path(match) for match in sorted(glob.glob(str(path), recursive=True))])
+        matches = sorted(glob.glob(str(path), recursive=True))
+        return _readable_files(spec, [Path(match) for match in matches], text_key)
     hub = ""
     if len(path.parts) == 2 and not path.parent.exists():
         hub = (
@@ -148,10 +146,12 @@ def _find(spec: str) -> list[File]:
 def _walk(folder: Path) -> list[Path]:
     """The files in a directory, sorted; a file that is found several times, by links, only once.
 
-    Hidden files and folders are left out, because ``--data .`` means the user's own text. So are run directories.
+    Hidden files and folders are left out, because ``--data .`` means the user's own text. So are run directories, and
+    files whose names say that they are no text.
     """
     found: dict[str, Path] = {}  # by the real path
     entered: set[str] = set()
+    never_text = NEVER_TEXT.split()
     for root, folders, names in os.walk(folder, followlinks=True):
         is_run = ".lock" in names or {"config.toml", "metrics.jsonl"}.issubset(names)
         if is_run or os.path.realpath(root) in entered:
@@ -159,63 +159,43 @@ def _walk(folder: Path) -> list[Path]:
             continue
         entered.add(os.path.realpath(root))
         folders[:] = sorted(name for name in folders if not name.startswith("."))
+        of_dataset = DATASET_FILES if DATASET_FILES[0] in names or DATASET_FILES[1] in names else ()
         for name in sorted(names):
-            if not name.startswith("."):
-                path = Path(root, name)
+            path = Path(root, name)
+            if not (name.startswith(".") or name in of_dataset or path.suffix.lower() in never_text):
                 found.setdefault(os.path.realpath(path), path)
     return sorted(found.values())
 
 
-def _text_files(spec: str, paths: Sequence[Path]) -> list[File]:
-    """The text files and tables among ``paths``. A warning counts the others. Empty ones are left out."""
+def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
+    """The files among ``paths`` that hold texts or conversations. A warning counts the others. Empty ones are left out.
+
+    Files with rows are among the others, too, if the first row holds neither: nobody said that they are data.
+    """
     files: list[File] = []
     skipped: list[str] = []
     for path in paths:
         if not path.is_file() or not path.stat().st_size:
             continue
-        file = File(str(path), path)
         try:
-            check_text(file)
-            files.append(file)
+            files.append(look_at(File(str(path), path), text_key))
         except ValueError as error:
             skipped.append(str(error))
     others = f"{quantity(len(skipped), 'file')} skipped: {skipped[0]}" if skipped else ""
     if not files:
-        reason = others or "check the path (hidden files and run directories are not read)"
+        reason = others or "check the path (hidden and compiled files, pictures and run directories are not read)"
         raise ValueError(f"{spec}: no text files; {reason}")
     if skipped:
         warnings.warn(f"{spec}: {quantity(len(files), 'text file')}; {others}", stacklevel=1)
     return files
 
 
-def check_text(file: File) -> None:
-    """Raise ValueError unless all of a file is UTF-8 text. A Parquet file is checked when it is read."""
-    if file.format != PARQUET:
-        for _ in read_blocks(file):
-            pass
-
-
-def beginning(file: File) -> str:
-    """The first block of a text file."""
-    return next(read_blocks(file), "")
-
-
-def holds_json_lines(file: File) -> bool:
-    """Whether the first lines of a text file are all JSON objects."""
-    lines = beginning(file).split("\n")[:SAMPLED_LINES]
-    try:
-        rows = [json.loads(line) for line in lines if line.strip()]
-    except (ValueError, RecursionError):
-        return False
-    return bool(rows) and all(isinstance(row, dict) and row for row in rows)
-
-
-def _spool_stdin() -> IO[bytes]:
-    """Copy standard input to a temporary file without a name, because it is read more than once.
+def _spool(pipe: IO[bytes]) -> IO[bytes]:
+    """Copy a pipe to a temporary file without a name, because it is read more than once.
 
     The operating system removes the file when the process ends, even if it is killed.
     """
     file = tempfile.TemporaryFile()  # noqa: SIM115  it is read until the process ends
-    shutil.copyfileobj(sys.stdin.buffer, file)
+    shutil.copyfileobj(pipe, file)
     file.flush()
     return file

@@ -1,18 +1,24 @@
-"""Rows of Parquet, CSV and TSV files, read in batches by the optional package pyarrow."""
+"""Rows of tables: CSV and TSV files by Python's csv module, Parquet and Arrow files by the optional package pyarrow."""
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+import csv
+from collections.abc import Iterator
+from typing import Any, TextIO
 
-PARQUET = ".parquet"
+from ..cli import quantity
+
+PARQUET, ARROW = ".parquet", ".arrow"
 BATCH = 256  # rows of a Parquet file that are decoded at a time
-BLOCK = 1 << 26  # bytes of a CSV file that are parsed at a time; no row may be longer
+DELIMITERS = (",", ";", "\t", "|")  # of a CSV file; of equally many columns the first
+csv.field_size_limit(1 << 26)  # characters; the default is 131,072, and a quote that is not closed ends the file
+
+Rows = Iterator[tuple[str, dict[str, Any]]]
 
 
-def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Each row of an opened table with its place, as a dict of those of the ``wanted`` columns that it has.
+def arrow_rows(raw: Any, name: str, ending: str, text_key: str) -> Rows:
+    """Each row of an opened Parquet or Arrow file with its place, as a dict.
 
-    In CSV and TSV, quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv
-    module write them. Raises ValueError if the table has none of the columns, or if it is damaged.
+    Only the column ``text_key`` is read, or the field of a nested column, ``column.field``. Without it the rows are
+    perhaps conversations, and all columns are read. Raises ValueError if the file is damaged.
     """
     try:
         import pyarrow
@@ -20,49 +26,101 @@ def table_rows(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Itera
         raise ValueError(f"{name} needs the extra data: pip install pyarrow, or save it as .jsonl") from None
     number = 0
     try:
-        batches = parquet_batches(raw, name, wanted) if ending == PARQUET else csv_batches(raw, name, ending, wanted)
-        for batch in batches:
+        for batch in parquet_batches(raw, text_key) if ending == PARQUET else arrow_batches(raw, text_key):
             for values in zip(*batch.columns):
                 number += 1
                 yield f"{name}, row {number}", dict(zip(batch.schema.names, (value.as_py() for value in values)))
     except (pyarrow.ArrowException, OSError) as error:
-        reason = str(error).split("\n")[0].removeprefix("CSV parse error: ")[:200]
-        place = "" if reason.startswith("Row #") else f" after row {number}"
-        raise ValueError(f"{name} is not valid{place} ({reason}): correct it, or get it again") from None
+        reason = str(error).split("\n")[0][:200]
+        raise ValueError(f"{name} is not valid after row {number} ({reason}): correct it, or get it again") from None
 
 
-def parquet_batches(raw: Any, name: str, wanted: Sequence[str]) -> Iterator[Any]:
+def parquet_batches(raw: Any, text_key: str) -> Iterator[Any]:
     from pyarrow import parquet
 
     table = parquet.ParquetFile(raw, buffer_size=1 << 20, pre_buffer=False)  # else a whole row group is in memory
-    columns = choose_columns(name, table.schema_arrow.names, wanted)
-    return table.iter_batches(BATCH, columns=columns)
+    fields = {*table.schema_arrow.names, *(column.path for column in table.schema)}
+    return table.iter_batches(BATCH, columns=[text_key] if text_key in fields else None)
 
 
-def csv_batches(raw: Any, name: str, ending: str, wanted: Sequence[str]) -> Iterator[Any]:
-    from pyarrow import csv, string
+def arrow_batches(raw: Any, text_key: str) -> Iterator[Any]:
+    """The batches of a file of Arrow's file format, or of its stream format, which save_to_disk writes."""
+    from pyarrow import ipc
 
-    parsing = csv.ParseOptions(delimiter="\t" if ending == ".tsv" else ",", newlines_in_values=True)
-    reading = csv.ReadOptions(use_threads=False, block_size=BLOCK)  # several threads would not know the row of an error
-    names = csv.open_csv(raw, reading, parsing).schema.names
-    columns = choose_columns(name, names, wanted)
+    is_stream = raw.read(6) != b"ARROW1"
     raw.seek(0)
-    # Without column types, a text of digits would become a number
-    conversion = csv.ConvertOptions(include_columns=columns, column_types=dict.fromkeys(columns, string()))
-    last = ""  # of the last column
-    for batch in csv.open_csv(raw, reading, parsing, conversion):
-        yield batch
-        if columns[-1] == names[-1] and len(batch):
-            last = batch[-1][-1].as_py()
-    if "\n" in last:  # pyarrow takes a text whose quote is not closed, which is then all the rest of the file
-        raw.seek(raw.tell() - 4)
-        if not raw.read().rstrip(b"\r\n").endswith(b'"'):
-            raise ValueError(f"{name}: the quote before {last[:20]!r} is not closed; correct it")
+    names = (ipc.open_stream if is_stream else ipc.open_file)(raw).schema.names
+    raw.seek(0)
+    column = text_key if text_key in names else text_key.partition(".")[0]
+    options = ipc.IpcReadOptions(included_fields=[names.index(column)] if column in names else None)
+    if is_stream:
+        yield from ipc.open_stream(raw, options=options)
+        return
+    file = ipc.open_file(raw, options=options)
+    for number in range(file.num_record_batches):
+        yield file.get_batch(number)
 
 
-def choose_columns(name: str, names: Sequence[str], wanted: Sequence[str]) -> list[str]:
-    """The wanted columns of a table. Only they are read."""
-    found = [column for column in wanted if column in names]
-    if not found:
-        raise ValueError(f"{name} has no column {wanted[0]!r}: give text_key one of {', '.join(map(ascii, names[:8]))}")
-    return found
+def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> Rows:
+    """Each row of a CSV or TSV file with its place, as a dict of texts. Blank lines are left out.
+
+    Quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv module write them.
+    In a raw file a quote is a character. Raises ValueError for a row of another length, and for other quotes.
+    """
+    first = stream.readline()
+    stream.seek(0)
+    columns = {each: len(next(csv.reader([first], delimiter=each), [])) for each in delimiter or DELIMITERS}
+    reader = csv.reader(
+        stream,
+        delimiter=max(columns, key=columns.__getitem__),
+        quoting=csv.QUOTE_NONE if is_raw else csv.QUOTE_MINIMAL,
+        strict=True,
+    )
+    names: list[str] = []
+    where = name
+    try:
+        while True:
+            where = f"{name}:{reader.line_num + 1}"
+            values = next(reader)
+            if not values:
+                continue
+            names = names or values
+            if len(values) != len(names):
+                raise ValueError(
+                    f"{where} has {quantity(len(values), 'column')}, but the first line {len(names)}: correct it"
+                )
+            if values is not names:
+                yield where, dict(zip(names, values))
+    except StopIteration:
+        return
+    except csv.Error as error:
+        raise ValueError(
+            f"{where} has a quote that is not closed, or not doubled inside of a quoted field ({error}): write "
+            '"He said ""tar""", without backslashes'
+        ) from None
+
+
+def is_raw_tsv(stream: TextIO) -> bool:
+    """Whether quotes in a TSV file are characters.
+
+    So they are if every line has as many tabs as the first, and not all fields that begin with a quote are quoted as in
+    CSV: read as CSV, such a field would swallow the tabs and lines up to the next quote.
+    """
+    tabs = None
+    is_quoted = True
+    for line in stream:
+        if not line.strip():
+            continue
+        if tabs is None:
+            tabs = line.count("\t")
+        if not tabs or line.count("\t") != tabs:
+            return False
+        if is_quoted and '"' in line:
+            is_quoted = all(map(_is_csv_field, line.rstrip("\r\n").split("\t")))
+    return not is_quoted
+
+
+def _is_csv_field(text: str) -> bool:
+    if not text.startswith('"'):
+        return True
+    return len(text) > 1 and text.endswith('"') and '"' not in text[1:-1].replace('""', "")

@@ -103,15 +103,10 @@ def encode_documents(
 def _encode_batch(
     batch: Sequence[tuple[Part, bool]], tokenizer: Tokenizer, start: Sequence[int], end: Sequence[int]
 ) -> Iterator[Encoded]:
-    # A tokenizer that puts a space before every text would put one where a document is cut. So it gets a line end
-    # before the part, and the tokens of both are dropped.
-    line_end = tokenizer.encode("\n", bos=False) if tokenizer.adds_space else []
-    texts = [text if starts or not line_end else "\n" + text for (text, starts), _ in batch]
-    for ((text, starts), ends), ids in zip(batch, tokenizer.encode_batch(texts)):
+    encoded = tokenizer.encode_batch([part.text for part, _ in batch])
+    for ((text, starts), ends), ids in zip(batch, encoded):
         if starts:
             ids = [*start, *ids]
-        elif ids[: len(line_end)] == line_end:
-            ids = ids[len(line_end) :]
         yield Encoded([*ids, *(end if ends else [])], len(text.encode()), starts)
 
 

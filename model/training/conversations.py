@@ -8,8 +8,9 @@ from pathlib import Path
 from ..cli import quantity
 from ..cli.files import write_text
 from ..decoding.chat import TEXT_FIELDS, Chat, user_message
-from ..decoding.examples import is_learnt, read_examples
+from ..decoding.examples import read_examples
 from ..text.dataset import META
+from ..text.rows import is_learnt
 from ..text.sources import Documents
 from ..text.tokenize import Encoded, write_dataset
 

@@ -1,7 +1,5 @@
 """The text of a run as tokens, in the run directory."""
 
-import os
-import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -52,12 +50,8 @@ def prepare_text(run: Run) -> Run:
         raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
     if are_conversations and run.train.context_warmup:
         raise ValueError(f"context_warmup is {run.train.context_warmup:g}, but conversations are not cut: leave it out")
-    if val_documents:
-        if val_documents.has_conversations() != are_conversations:
-            raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
-        files, val_files = (set(map(os.path.realpath, each.paths())) for each in (documents, val_documents))
-        if files & val_files:
-            warnings.warn(f"{min(files & val_files)} is in data and in val_data", stacklevel=1)
+    if val_documents and val_documents.has_conversations() != are_conversations:
+        raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
 
     tokenizer = write_tokenizer(run, partial(conversation_texts, documents) if are_conversations else documents.texts)
     model = run.model if run.train.init_from else replace(run.model, vocab_size=tokenizer.vocab_size)

@@ -1,12 +1,9 @@
 """Atomic writes, JSON files, and what a file is."""
 
-import bz2
 import gzip
-import lzma
 import os
 import pickle
 import re
-import tarfile
 import tempfile
 from pathlib import Path
 
@@ -43,17 +40,13 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n"
     [
         (POINTER, "Git LFS pointer .* `git lfs pull`"),
         (gzip.compress(b"rope", mtime=0), "gzip: unpack"),
-        (bz2.compress(b"rope"), "bzip2: unpack"),
-        (lzma.compress(b"rope"), "xz: unpack"),
         (b"PK\3\4\x14\0", "zip archive"),
-        (b"%PDF-1.7\n", "PDF: save its text"),
+        (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF: save its text"),
         (b"PAR1\x15\4", r"Parquet table: .* \.parquet"),
         ("rope".encode("utf-16"), "UTF-16 text: convert it"),
         ("rope".encode("utf-16-be"), "UTF-16 text: convert it"),
         (pickle.dumps([1], 2), "Python pickle"),
         (pickle.dumps([1]), "Python pickle"),
-        (bytes(600), "zero bytes only"),
-        (b"\x89PNG\r\n", "image"),
     ],
 )
 def test_the_kind_of_a_file_is_known_by_its_first_bytes(tmp_path, content, words):
@@ -64,17 +57,15 @@ def test_the_kind_of_a_file_is_known_by_its_first_bytes(tmp_path, content, words
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"rope", "麻绳 é\n".encode(), b"\xef\xbb\xbfrope", b"ro\0pe", b'{"a": 1}', b"<!DOCTYPE html>"],
+    [
+        *(b"", b"rope", b"\xef\xbb\xbfrope", b"ro\0pe", b'{"a": 1}', b"<!DOCTYPE html>", "麻绳 é\n".encode()),
+        *(b"PAR1 and ", b"%PDF- begins a PDF", POINTER[:40] + b"describes pointers.", POINTER + b"is a pointer.\n"),
+        ("x" * 511 + "é").encode()[:512],
+    ],
     ids=ascii,
 )
-def test_text_has_no_other_kind(content):
+def test_a_text_is_a_text_even_if_it_begins_like_a_format(content):
     assert kind_of_file(content) is None
-
-
-def test_a_tar_archive_is_known_by_its_header(tmp_path):
-    with tarfile.open(tmp_path / "a.tar", "w") as archive:
-        archive.addfile(tarfile.TarInfo("rope"))
-    assert "tar archive" in kind_of_file(tmp_path / "a.tar")
 
 
 def test_json_that_is_a_pointer_says_how_to_get_the_file(tmp_path):

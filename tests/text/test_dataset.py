@@ -153,12 +153,7 @@ def test_the_tokens_of_a_document_are_those_of_the_library_whatever_stands_besid
     assert first.size == len(text.encode())
 
 
-@pytest.mark.parametrize("adds_space", [False, True])
-def test_a_document_longer_than_a_part_is_cut_at_line_ends_and_loses_nothing(
-    tmp_path, tokenizer, monkeypatch, adds_space
-):
-    if adds_space:
-        tokenizer = SentencePieceTokenizer(trained_by_sentencepiece(tmp_path, ENGLISH, **LLAMA2_SETTINGS))
+def test_a_document_longer_than_a_part_is_cut_at_line_ends_and_loses_nothing(tmp_path, tokenizer, monkeypatch):
     monkeypatch.setattr("model.text.readers.PART", 1000)
     text = ENGLISH * 50
     file = write_lines(tmp_path / "a.jsonl", [text, "the end"])

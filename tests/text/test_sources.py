@@ -31,6 +31,7 @@ def folder(tmp_path):
         "deep/empty.txt": b"",
         "deep/er/odd[1].py": b"{}",
         "picture.png": b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        "book.pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n",
         ".hidden/x.txt": b"not wanted",
         "project/config.toml": b"of another program",
         "run/config.toml": b"", "run/.lock": b"", "run/a.txt": b"not wanted",  # before the first evaluation
@@ -46,7 +47,7 @@ def test_files_directories_and_globs(folder):
     unmarked = "no ending, but two byte order marks\ufeff"
     assert documents(folder / "deep/d.txt.gz", folder / "a.txt") == ["zipped\r\n", TEXT]
     assert documents(folder / "deep/er/odd[1].py", folder / "c") == ["{}", unmarked]
-    with pytest.warns(UserWarning, match=r"6 text files; 1 file skipped: .*png is an image, which has no text$"):
+    with pytest.warns(UserWarning, match=r"6 text files; 1 file skipped: .*book\.pdf is a PDF"):
         assert documents(folder) == [
             TEXT,
             "first",
@@ -60,7 +61,7 @@ def test_files_directories_and_globs(folder):
     assert "no text files; check the path" in refusal(folder / "*.none")
     assert "run directories are not read" in refusal(folder / "run")
     assert "neither a file nor a directory" in refusal("/dev/zero")
-    assert "no text files; 1 file skipped: " in refusal(folder / "*.png")
+    assert "no text files; 1 file skipped: " in refusal(folder / "*.pdf")
 
 
 def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_path):
@@ -72,15 +73,15 @@ def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_
     with pytest.warns(UserWarning, match=r"1 text file; 3 files skipped: .*b.txt is not UTF-8 text: byte 300000 is"):
         assert documents(tmp_path) == ["good"]
     assert "c.jsonl is not UTF-8 text: byte 0 is 0xcc; convert it with iconv" in refusal(tmp_path / "c.jsonl")
-    assert "d has a zero byte after 4 characters: " in refusal(tmp_path / "d")
+    assert "d has a zero byte after 4 characters, so it is no text: " in refusal(tmp_path / "d")
 
 
 def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, monkeypatch):
-    content = b"%PDF-1.7 x"
+    content = b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"
     for name in ("a.txt", "a.jsonl", "a.parquet"):
         (tmp_path / name).write_bytes(content)
         assert f"{name} is a PDF" in refusal(tmp_path / name)
-    (tmp_path / "a.csv").write_bytes(b"PAR1")
+    (tmp_path / "a.csv").write_bytes(b"PAR1\x15\x04")
     assert "is a Parquet table: let its name end in .parquet" in refusal(tmp_path / "a.csv")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
     assert "standard input is a PDF" in refusal("-")

@@ -285,8 +285,7 @@ def test_a_model_that_learnt_ten_conversations_answers_word_for_word(tmp_path, t
         "max_steps": 150,
         "eval_every": 1000,
     }
-    with pytest.warns(UserWarning, match="is in data and in val_data"):
-        _, trainer = prepared(directory, tmp_path / "chats.jsonl", **settings)
+    _, trainer = prepared(directory, tmp_path / "chats.jsonl", **settings)
     trainer.run()
     assert (directory / "chat_template.jinja").read_text(encoding="utf-8") == DEFAULT_TEMPLATE
     tokenizer = load_tokenizer(directory)

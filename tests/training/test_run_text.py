@@ -37,12 +37,6 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
     assert run.model.vocab_size == text.tokenizer.vocab_size
 
 
-def test_validation_text_that_is_part_of_the_training_text_is_noted(tmp_path):
-    file = write(tmp_path / "a.txt", STORY * 9)
-    with pytest.warns(UserWarning, match=r"a\.txt is in data and in val_data$"):
-        prepared(tmp_path / "run", data=(str(tmp_path),), val_data=(file,))
-
-
 def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path):
     """BOS and 129 characters, of which a tenth is for validation."""
     file = write(tmp_path / "a.txt", "0123456789abc" * 10)
