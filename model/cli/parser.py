@@ -5,26 +5,61 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Flags of nanoGPT and of Hugging Face's Trainer, whose names are too far from ours to be found by their letters
+# Flags of llama.cpp, of transformers and of nanoGPT under the name of ours. The first that a program has is meant.
 OTHER_NAMES = {
-    "block_size": "max_seq_len",
-    "epochs": "max_steps",
-    "learning_rate": "lr",
-    "max_iters": "max_steps",
-    "n_embd": "dim",
-    "n_head": "n_heads",
-    "n_layer": "n_layers",
-    "num_train_epochs": "max_steps",
+    "temperature": "temp do_sample",
+    "max_new_tokens": "n n_predict predict max_length max_tokens num_predict",
+    "num_samples": "num_return_sequences",
+    "prompt": "p start",
+    "prompt_file": "f file",
+    "repetition_penalty": "repeat_penalty",
+    "seed": "s",
+    "stop": "r reverse_prompt stop_strings",
+    "system": "system_prompt",
+    "template_var": "chat_template_kwargs",
+    "chat": "cnv conversation",
+    "model": "m model_name_or_path pretrained_model_name_or_path checkpoint ckpt",
+    "init_from": "m model model_name_or_path pretrained_model_name_or_path checkpoint ckpt",
+    "tokenizer": "tokenizer_name",
+    "device": "device_map no_cuda use_cpu ngl gpu_layers n_gpu_layers",
+    "dtype": "torch_dtype bf16 fp16 load_in_8bit load_in_4bit outtype",
+    "compile": "torch_compile",
+    "context": "c ctx_size n_ctx",
+    "max_seq_len": "c ctx_size n_ctx block_size max_seq_length model_max_length max_position_embeddings",
+    "dim": "n_embd hidden_size",
+    "n_layers": "n_layer num_hidden_layers",
+    "n_heads": "n_head num_attention_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "hidden_dim": "intermediate_size",
+    "norm_eps": "rms_norm_eps",
+    "tie_embeddings": "tie_word_embeddings",
+    "qkv_bias": "bias attention_bias",
+    "data": "f file dataset dataset_name train_file",
+    "val_data": "validation_file",
+    "out_dir": "output_dir",
+    "max_steps": "epochs num_train_epochs max_iters lr_decay_iters",
+    "lr": "learning_rate",
+    "warmup": "warmup_iters warmup_steps warmup_ratio",
+    "grad_clip": "max_grad_norm",
+    "batch_size": "b per_device_train_batch_size per_device_eval_batch_size",
+    "micro_batch_size": "ub ubatch_size gradient_accumulation_steps",
+    "eval_every": "eval_interval eval_steps save_steps",
+    "eval_tokens": "eval_iters",
+    "resume": "resume_from_checkpoint",
 }
 
 
-def nearest(name: str, names: Iterable[str]) -> str | None:
-    """The one of ``names`` that was probably meant."""
-    close = difflib.get_close_matches(OTHER_NAMES.get(name, name), names, n=1, cutoff=0.6)
+def nearest(name: str, names: Collection[str]) -> str | None:
+    """The one of ``names`` that was probably meant: it is called so elsewhere, begins so, or is spelt nearly so."""
+    for ours, others in OTHER_NAMES.items():
+        if ours in names and name in others.split():
+            return ours
+    longer = [each for each in names if each.startswith(name)]
+    close = longer if len(longer) == 1 else difflib.get_close_matches(name, names, n=1, cutoff=0.6)
     return close[0] if close else None
 
 
@@ -43,6 +78,10 @@ def format_flag(flag: str, text: str) -> str:
     """The flag and its value, in double quotes if it has a space; a long text is truncated."""
     text = text if len(text) <= 60 else f"{text[:57]}..."
     return f'{flag} "{text}"' if " " in text else f"{flag} {text}"
+
+
+def plain_name(flag: str) -> str:
+    return flag.lstrip("-").replace("-", "_")
 
 
 class Parser(argparse.ArgumentParser):
@@ -70,9 +109,12 @@ class Parser(argparse.ArgumentParser):
         name = unknown[0].split("=")[0]
         if self.text_flag and not name.startswith("-"):
             self.error(f"unknown argument {name!r}: did you mean {format_flag(self.text_flag, ' '.join(unknown))}?")
-        flags = {flag.strip("-"): flag for flag in self._option_string_actions}  # dashes are alike in all of them
-        meant = nearest(name.strip("-").replace("-", "_"), flags)
-        self.error(f"unknown argument {name!r}: {f'did you mean {flags[meant]!r}?' if meant else 'try --help'}")
+        # What to give instead, by name: flags, in which - is the same as _, and arguments without a flag
+        advice = {plain_name(flag): f"did you mean {flag!r}?" for flag in self._option_string_actions}
+        for action in self._actions:
+            if not action.option_strings:
+                advice[action.dest] = f"give {action.metavar} without a flag"
+        self.error(f"unknown argument {name!r}: {advice.get(nearest(plain_name(name), advice) or '', 'try --help')}")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

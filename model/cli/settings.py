@@ -7,7 +7,7 @@ import argparse
 import dataclasses
 import json
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from shlex import quote
@@ -69,7 +69,7 @@ def from_table(table: Settings, *classes: type) -> Settings:
     return settings
 
 
-def suggest_name(name: str, names: Iterable[str]) -> str:
+def suggest_name(name: str, names: Collection[str]) -> str:
     """The end of an error message: the nearest of ``names``, or all of them if none is near."""
     meant = nearest(name, names)
     return f": did you mean {meant!r}?" if meant else f": give one of {', '.join(names)}"

@@ -15,6 +15,7 @@ from model.cli import (
     read_toml,
     toml_text,
 )
+from model.cli.parser import nearest
 from model.config import check_settings
 
 
@@ -137,3 +138,11 @@ def test_help_is_generated_from_the_fields():
         '--mode {fast,slow} which way (default: "fast") --names TEXT [TEXT ...] all names --limit N at most '
         "--shape TABLE a table Something else: --seed N of the random numbers (default: 7)"
     )
+
+
+def test_a_name_is_found_by_its_beginning_if_only_one_begins_so():
+    names = ["temperature", "template_var", "top_k", "top_p", "data"]
+    found = {name: nearest(name, names) for name in ("tempe", "da", "to", "topk", "zz")}
+    assert found == {"tempe": "temperature", "da": "data", "to": None, "topk": "top_k", "zz": None}
+    assert nearest("temp", names) == "temperature", "its name in llama.cpp"
+    assert nearest("temp", names[1:]) == "template_var"

@@ -7,10 +7,17 @@ from pathlib import Path
 
 import pytest
 import torch
+from model.config import setting_fields
 from script_helpers import save_run
 
+import chat
+import evaluate
+import generate
 from model import ModelArgs, Transformer
+from model.cli.parser import OTHER_NAMES
+from model.decoding.sampling import Sampling
 from model.text.train_tokenizer import train_tokenizer
+from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_model, save_tokenizer
 
 TEXT = "The ropewalk is a long lane where rope is laid. " * 50
@@ -69,6 +76,19 @@ WRONG = [
     ("chat.py run --context 5000", f"context is 5000: the network allows 1 to {CONTEXT}"),
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
+    ("generate.py run --temp 0.5", "unknown argument '--temp': did you mean '--temperature'?"),  # or template_var
+    ("generate.py run -p a -n 3", "unknown argument '-p': did you mean '--prompt'?"),
+    ("generate.py run --num_return_sequences=2", "did you mean '--num_samples'?"),
+    ("generate.py --model run", "unknown argument '--model': give MODEL without a flag"),
+    ("chat.py -m run", "unknown argument '-m': give MODEL without a flag"),
+    ("chat.py run --ctx-size 8", "did you mean '--context'?"),
+    ("chat.py run --sys a", "did you mean '--system'?"),
+    ("train.py text.txt -c 8", "did you mean '--max_seq_len'?"),
+    ("train.py text.txt --model run", "did you mean '--init_from'?"),
+    ("train.py text.txt --eval_interval 8", "did you mean '--eval_every'?"),
+    ("train.py text.txt --zzz", "unknown argument '--zzz': try --help"),
+    ("evaluate.py run --dataset text.txt", "did you mean '--data'?"),
+    ("convert.py run new --torch_dtype float16", "did you mean '--dtype'?"),
     ("generate.py run --seed 3.5", "seed is '3.5': give a whole number"),
     (f"generate.py run {SHORT}", f"unknown argument 'The': did you mean --prompt \"{SHORT}\"?"),
     ("generate.py", "start one with `python train.py`"),
@@ -161,3 +181,11 @@ def test_too_little_memory_names_the_device_and_what_helps(
     code, _, err = run(f"{command} --device cpu")
     assert code == 2
     assert f"error: cpu has too little free memory: {advice}" in err.splitlines()[-1]
+
+
+def test_each_name_that_is_used_elsewhere_leads_to_what_a_program_has():
+    programs = [chat.Options, evaluate.Options, generate.Options, Sampling, *SETTINGS_CLASSES]
+    ours = {*setting_fields(*programs), "prompt", "prompt_file", "stop", "system", "template_var", "model", "resume"}
+    assert OTHER_NAMES.keys() <= ours
+    others = {name for names in OTHER_NAMES.values() for name in names.split()}
+    assert ours & others == {"model"}, "train.py has --init_from"
