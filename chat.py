@@ -3,19 +3,18 @@
 
 import startup
 
-import argparse
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags
+from model.cli import Parser, explain_out_of_memory, parse, print_note, quantity
 from model.config import Range
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
 from model.decoding.endless import checked_context
-from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
+from model.decoding.options import DecodingOptions, open_model, read_sampling
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, greet, read_turn
 
@@ -33,15 +32,15 @@ class Options(DecodingOptions):
 
 
 def main() -> None:
-    flags = parse_flags()
-    options = Options(**read_flags(flags, Options))
-    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
+    description = "Chat with a model in the terminal; /help lists commands. From a pipe, each line is a turn."
+    options, given = parse(Parser("--system", prog="chat.py", description=description), Options, Sampling)
+    model = open_model(options)  # reads no weights yet, so that mistakes are found first
     context = checked_context(model.checkpoint.args, options.context)
     path = model.checkpoint.path
-    sampling = read_sampling(flags, path)
+    sampling = read_sampling(given, path)
     chat = None  # without a template, the model continues the user's lines
-    if find_template(path)[1] is not None or flags.system is not None or flags.template_var:
-        chat = Chat(path, model.tokenizer, flags.system, dict(flags.template_var))
+    if find_template(path)[1] is not None or options.system is not None or options.template_var:
+        chat = Chat(path, model.tokenizer, options.system, options.template_variables)
 
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
         at_least = min(context, options.max_new_tokens)  # of the cache, which grows
@@ -51,18 +50,9 @@ def main() -> None:
         if chat is None:
             print_note(f"note: {path} has no chat template: it continues your lines, and does not answer")
         try:
-            converse(conversation, options.max_new_tokens, flags.stop)
+            converse(conversation, options.max_new_tokens, options.stop_strings)
         finally:
             speed.print()
-
-
-def parse_flags() -> argparse.Namespace:
-    description = "Chat with a model in the terminal; /help lists commands. From a pipe, each line is a turn."
-    parser = Parser("--system", prog="chat.py", description=description)
-    add_model(parser)
-    add_text_flags(parser)
-    add_flags(parser, Sampling, Options)
-    return parser.parse_args()
 
 
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:

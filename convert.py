@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Convert a model from or to another format: python convert.py SRC DST [--to hf|llama2c]
+"""Convert a model from or to another format: python convert.py SOURCE TARGET [--to hf|llama2c]
 
 All other programs read Hugging Face directories with safetensors only. An architecture that the format cannot express
 is refused.
@@ -7,35 +7,58 @@ is refused.
 
 import startup
 
-import argparse
 import os
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
+from typing import Annotated, Literal
 
-from model.cli import Parser, print_note, user_path
+from model.cli import POSITIONAL, Parser, parse, print_note
 from model.cli.files import write_atomically, write_json
 from model.cli.machine import DTYPES_BY_NAME
+from model.config import check_settings
 from model.text.tokenizer import Tokenizer, is_tiktoken
 from model.transformer import Transformer
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tokenizers import read_ids, tokenizer_files
 
 
+@dataclass(frozen=True)
+class Options:
+    """Models and formats."""
+
+    source: Annotated[
+        Path,
+        "a run, another Hugging Face directory (pytorch_model.bin is read, too), an id of the Hub, a Meta directory, "
+        "or a llama2.c .bin",
+        POSITIONAL,
+    ]
+    target: Annotated[Path, "a new directory; for llama2c a new file", POSITIONAL]
+    to: Annotated[Literal["hf", "llama2c"], "the format of TARGET"] = "hf"
+    dtype: Annotated[
+        Literal["float32", "bfloat16", "float16"] | None, "dtype of the weights (default: as in SOURCE)"
+    ] = None
+    tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside SOURCE)"] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
 def main() -> None:
-    flags = parse_flags()
-    check_target(flags.target, flags.to)
-    source = open_source(flags.source)  # reads no weights yet
-    check_format(source, flags.to, flags.dtype)
-    tokenizer = open_tokenizer(source, flags.tokenizer)
-    model = source.model(dtype=DTYPES_BY_NAME[flags.dtype] if flags.dtype else "stored")
-    if flags.to == "llama2c":
-        write_file(model, tokenizer, flags.target)
+    options, _ = parse(Parser(prog="convert.py", description="Convert a model from or to another format."), Options)
+    check_target(options.target, options.to)
+    source = open_source(options.source)  # reads no weights yet
+    check_format(source, options.to, options.dtype)
+    tokenizer = open_tokenizer(source, options.tokenizer)
+    model = source.model(dtype=DTYPES_BY_NAME[options.dtype] if options.dtype else "stored")
+    if options.to == "llama2c":
+        write_file(model, tokenizer, options.target)
     else:
-        write_atomically(flags.target, partial(write_directory, model, tokenizer, source.path))
+        write_atomically(options.target, partial(write_directory, model, tokenizer, source.path))
     size = sum(weight.numel() for weight in model.parameters())
-    command = f"python generate.py {quote(str(flags.target))}{'' if tokenizer else ' --tokenizer FILE'}"
-    print_note(f"{flags.target} has {size:,} parameters{f'; {command} reads it' if flags.to == 'hf' else ''}")
+    command = f"python generate.py {quote(str(options.target))}{'' if tokenizer else ' --tokenizer FILE'}"
+    print_note(f"{options.target} has {size:,} parameters{f'; {command} reads it' if options.to == 'hf' else ''}")
 
 
 def open_source(path: Path) -> Checkpoint:
@@ -65,26 +88,6 @@ def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
 def tokenizer_bin(model: Path) -> Path:
     """The file to which the tokenizer of a llama2.c model is written."""
     return model.parent / f"{model.stem}.tokenizer.bin"
-
-
-def parse_flags() -> argparse.Namespace:
-    parser = Parser(prog="convert.py", description="Convert a model from or to another format.")
-    parser.add_argument(
-        "source",
-        type=user_path,
-        metavar="SRC",
-        help="a run, another Hugging Face directory (pytorch_model.bin is read, too), an id of the Hub, a Meta "
-        "directory, or a llama2.c .bin",
-    )
-    parser.add_argument("target", type=user_path, metavar="DST", help="a new directory; for llama2c a new file")
-    parser.add_argument("--to", choices=("hf", "llama2c"), default="hf", help="the format of DST (default: hf)")
-    parser.add_argument(
-        "--dtype", choices=("float32", "bfloat16", "float16"), help="dtype of the weights (default: as in SRC)"
-    )
-    parser.add_argument(
-        "--tokenizer", type=user_path, metavar="FILE", help="tokenizer file (default: the one beside SRC)"
-    )
-    return parser.parse_args()
 
 
 def check_target(target: Path, to: str) -> None:

@@ -12,11 +12,11 @@ from typing import Annotated
 import numpy as np
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, print_rows, quantity, read_flags
+from model.cli import Parser, explain_out_of_memory, parse, print_note, print_rows, quantity
 from model.config import Range
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, read_examples
-from model.decoding.options import ModelOptions, OpenedModel, add_model, open_model
+from model.decoding.options import ModelOptions, OpenedModel, open_model
 from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
@@ -49,11 +49,8 @@ class Options(ModelOptions):
 
 def main() -> None:
     parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
-    add_model(parser)
-    add_flags(parser, Options)
-    flags = parser.parse_args()
-    options = Options(**read_flags(flags, Options))
-    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
+    options, _ = parse(parser, Options)
+    model = open_model(options)  # reads no weights yet, so that mistakes are found first
     texts = given_texts(model, options) if options.data else [validation_text(model.checkpoint)]
 
     with explain_out_of_memory("give a smaller model", model.device):

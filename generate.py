@@ -8,22 +8,23 @@ python generate.py --help                           list all flags
 
 import startup
 
-import argparse
 import json
 import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from tqdm import tqdm
 
-from model.cli import Parser, add_flags, explain_out_of_memory, print_note, quantity, read_flags
+from model.cli import REPEATED, Parser, explain_out_of_memory, parse, print_note, quantity
 from model.cli.parser import format_flag
 from model.config import Range
 from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
-from model.decoding.options import DecodingOptions, add_model, add_text_flags, open_model, read_sampling
-from model.decoding.prompts import add_prompts, read_prompts
+from model.decoding.chat import Chat
+from model.decoding.options import DecodingOptions, open_model, read_sampling
+from model.decoding.prompts import encode_prompts, read_texts
 from model.decoding.sampling import Sampling
 
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -35,6 +36,14 @@ MEMORY_ADVICE = "give a smaller model, or lower --max_new_tokens or --batch_size
 class Options(DecodingOptions):
     """Texts and model."""
 
+    prompt: Annotated[
+        tuple[str, ...],
+        "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated",
+        REPEATED,
+    ] = ()
+    prompt_file: Annotated[Path | None, "file with one prompt per line; of .jsonl, the field prompt of each line"] = (
+        None
+    )
     max_new_tokens: Annotated[
         int | None, "length of the continuation (default: 256, or what the context allows)", Range(1)
     ] = None
@@ -45,13 +54,24 @@ class Options(DecodingOptions):
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
     jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
 
+    def conflicts(self) -> Iterator[str]:
+        yield from super().conflicts()
+        if self.model and " " in str(self.model) and not os.path.exists(self.model):  # probably a prompt
+            yield f"this text is not a model: did you mean {format_flag('--prompt', str(self.model))}?"
+        if self.chat and not (self.prompt or self.prompt_file):
+            yield "--chat answers prompts: add --prompt, or start chat.py to chat in the terminal"
+        if not self.chat and (self.system is not None or self.template_var):
+            yield "system and template_var are for the template of a chat: add --chat"
+
 
 def main() -> None:
-    flags = parse_flags()
-    options = Options(**read_flags(flags, Options))
-    model = open_model(flags.model, options)  # reads no weights yet, so that mistakes are found first
-    sampling = read_sampling(flags, model.checkpoint.path)
-    prompts, chat = read_prompts(flags, model, as_questions=options.chat)
+    description = "Continue a text. The text goes to stdout, everything else to stderr."
+    options, given = parse(Parser("--prompt", prog="generate.py", description=description), Options, Sampling)
+    model = open_model(options)  # reads no weights yet, so that mistakes are found first
+    path, stop = model.checkpoint.path, options.stop_strings
+    sampling = read_sampling(given, path)
+    chat = Chat(path, model.tokenizer, options.system, options.template_variables) if options.chat else None
+    prompts = encode_prompts(read_texts(options.prompt, options.prompt_file), model, chat)
     eos_ids = () if options.ignore_eos else (chat or model.tokenizer).eos_ids
     args = model.checkpoint.args
     lengths = {len(prompt.tokens) for prompt in prompts}
@@ -69,7 +89,7 @@ def main() -> None:
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
         network = model.load_for_decoding(options.compile, rows, longest, MEMORY_ADVICE)
         samples = (
-            Sample(prompt, model.tokenizer, max_new_tokens, flags.stop, eos_ids)
+            Sample(prompt, model.tokenizer, max_new_tokens, stop, eos_ids)
             for prompt in prompts
             for _ in range(options.num_samples)
         )
@@ -83,22 +103,9 @@ def main() -> None:
         finally:
             speed.print()
         # An answer, or a text up to a stop string, would be taken for a whole one. Other texts are cut by intention.
-        if cut and (options.chat or flags.stop) and not options.jsonl:
+        if cut and (options.chat or stop) and not options.jsonl:
             length = quantity(max_new_tokens, "token")
             print_note(f"note: {quantity(cut, 'text')} stopped at {length}: --max_new_tokens")
-
-
-def parse_flags() -> argparse.Namespace:
-    description = "Continue a text. The text goes to stdout, everything else to stderr."
-    parser = Parser("--prompt", prog="generate.py", description=description)
-    add_model(parser)
-    add_prompts(parser)
-    add_text_flags(parser)
-    add_flags(parser, Sampling, Options)
-    flags = parser.parse_args()
-    if flags.model and " " in str(flags.model) and not os.path.exists(flags.model):  # probably a prompt
-        raise ValueError(f"this text is not a model: did you mean {format_flag('--prompt', str(flags.model))}?")
-    return flags
 
 
 def print_samples(samples: Iterator[Sample], count: int, options: Options, opening: str | None) -> int:

@@ -127,7 +127,7 @@ TYPE_NAMES = {bool: "true or false", str: "a text", Path: "a path", TEXTS: "a li
 
 
 class Field(NamedTuple):
-    """A setting: its type, without ``| None``, its help and its range.
+    """A setting: its type, without ``| None``, its help, its range, and what else its annotation holds.
 
     The type is int, float, bool, str, Path, Literal, ``tuple[str, ...]`` or a frozen dataclass.
     """
@@ -135,6 +135,7 @@ class Field(NamedTuple):
     kind: Any
     help: str
     range: Range
+    marks: tuple[Any, ...]
 
 
 def setting_fields(*classes: type) -> dict[str, Field]:
@@ -147,7 +148,7 @@ def setting_fields(*classes: type) -> dict[str, Field]:
                 kind = next(arm for arm in get_args(kind) if arm is not type(None))
             text = next((extra for extra in extras if isinstance(extra, str)), "")
             bounds = next((extra for extra in extras if isinstance(extra, Range)), Range())
-            fields[name] = Field(kind, text, bounds)
+            fields[name] = Field(kind, text, bounds, tuple(extras))
     return fields
 
 

@@ -9,4 +9,15 @@ files.py      atomic writes, JSON files
 
 from .parser import Parser, user_path
 from .script import explain_out_of_memory, print_note, print_rows, quantity, run_script
-from .settings import Settings, add_flags, format_flags, instances, read_flags, read_toml, toml_text
+from .settings import (
+    POSITIONAL,
+    REPEATED,
+    Settings,
+    add_flags,
+    format_flags,
+    instances,
+    parse,
+    read_flags,
+    read_toml,
+    toml_text,
+)

@@ -9,14 +9,26 @@ import json
 import tomllib
 from collections.abc import Collection
 from contextlib import suppress
+from enum import Enum
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, TypeVar, get_args, get_origin
 
 from ..config import TEXTS, Range, is_number, raise_problems, setting_fields, value_problems
 from .parser import Parser, nearest, user_path
 
 Settings = dict[str, Any]  # values by field name; fields that are left out have their defaults
+
+
+class Flag(Enum):
+    """How a field is given on the command line, if not as ``--name VALUE``: ``Annotated[Path, "help", POSITIONAL]``."""
+
+    POSITIONAL = "without its name"
+    REPEATED = "one value at a time, as often as wanted"  # other lists take several values at a time
+
+
+POSITIONAL, REPEATED = Flag.POSITIONAL, Flag.REPEATED
+Options = TypeVar("Options")
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", TEXTS: "TEXT"}
 
 
@@ -24,7 +36,7 @@ def add_flags(parser: Parser, *classes: type) -> None:
     """Add a flag ``--name VALUE`` for each field, in a group per class. Flags that are not given are not set."""
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
-        for name, (kind, text, bounds) in setting_fields(cls).items():
+        for name, (kind, text, bounds, marks) in setting_fields(cls).items():
             text += f" [{bounds}]" if bounds != Range() else ""
             default = getattr(cls, name, None)  # of a dataclass, the default of the field
             if default is not False and default not in (None, "", ()):
@@ -37,8 +49,23 @@ def add_flags(parser: Parser, *classes: type) -> None:
             else:
                 options["metavar"] = METAVARS.get(kind, "TABLE")
             if kind == TEXTS:
-                options |= {"nargs": "+", "action": "extend"}
-            group.add_argument(f"--{name}", **options)
+                options |= {"action": "append"} if REPEATED in marks else {"nargs": "+", "action": "extend"}
+            if POSITIONAL in marks:
+                if hasattr(cls, name):  # it has a default, so that it may be left out
+                    options["nargs"] = "*" if kind == TEXTS else "?"
+                parser.add_argument(name, **options | {"metavar": name.upper()})
+            else:
+                group.add_argument(f"--{name}", **options)
+
+
+def parse(parser: Parser, cls: type[Options], *others: type) -> tuple[Options, Settings]:
+    """Parse the command line: an instance of ``cls``, and the given settings of the ``others``.
+
+    Those come from somewhere else, too, such as a file, if they are not given.
+    """
+    add_flags(parser, cls, *others)
+    flags = parser.parse_args()
+    return cls(**read_flags(flags, cls)), read_flags(flags, *others)
 
 
 def read_flags(flags: argparse.Namespace, *classes: type) -> Settings:

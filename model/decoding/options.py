@@ -1,15 +1,15 @@
 """What generate.py, chat.py and evaluate.py share: the flags that choose a model and end a text, and opening it."""
 
-import argparse
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import torch
 
-from ..cli import Parser, print_note, quantity, read_flags, user_path
+from ..cli import POSITIONAL, REPEATED, Settings, print_note, quantity
 from ..cli.files import read_json
 from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
 from ..config import check_settings, setting_fields
@@ -33,6 +33,9 @@ NOT_FOLLOWED = (
 class ModelOptions:
     """Model, device and dtype: the base of the options of evaluate.py."""
 
+    model: Annotated[
+        Path | None, "run, checkpoint, or id of the Hugging Face Hub, ORG/NAME (default: newest run)", POSITIONAL
+    ] = None
     tokenizer: Annotated[Path | None, "tokenizer file (default: the one beside the model)"] = None
     network: Annotated[str | None, "the model is this subclass of Transformer: MODULE:CLASS"] = None
     dtype: Annotated[
@@ -55,11 +58,40 @@ class DecodingOptions(ModelOptions):
         "compile the network: takes half a minute or more once, later launches load it; on a GPU up to a minute for "
         "each size of batch and cache",
     ] = False
+    stop: Annotated[
+        tuple[str, ...],
+        r"stop before this text, in which \n is a line break, \t a tab and \\ a backslash; may be repeated",
+        REPEATED,
+    ] = ()
+    system: Annotated[str | None, "system message at the start of a chat"] = None
+    template_var: Annotated[
+        tuple[str, ...],
+        "a variable of the chat template as NAME=VALUE, for example enable_thinking=false; may be repeated",
+        REPEATED,
+    ] = ()
 
+    def __post_init__(self) -> None:
+        check_settings(self, self.conflicts())
 
-def add_model(parser: Parser) -> None:
-    model_help = "run, checkpoint, or id of the Hugging Face Hub, ORG/NAME (default: newest run)"
-    parser.add_argument("model", nargs="?", type=user_path, metavar="MODEL", help=model_help)
+    def conflicts(self) -> Iterator[str]:
+        if "" in self.stop:
+            yield "stop is empty: give text to stop at"
+        for text in self.template_var:
+            name, equals, _ = text.partition("=")
+            if not equals or not name.isidentifier():
+                yield f"template_var is {text!r}: write NAME=VALUE, for example enable_thinking=false"
+
+    @property
+    def stop_strings(self) -> list[str]:
+        """``stop`` with its escapes replaced."""
+        characters = {"n": "\n", "t": "\t", "\\": "\\"}
+        return [re.sub(r"\\([nt\\])", lambda escape: characters[escape[1]], text) for text in self.stop]
+
+    @property
+    def template_variables(self) -> dict[str, Any]:
+        """``template_var`` by name. A value is JSON (true, 3, "a"), else a text."""
+        pairs = (text.split("=", 1) for text in self.template_var)
+        return {name: template_value(value) for name, value in pairs}
 
 
 @dataclass(frozen=True)
@@ -96,9 +128,10 @@ class OpenedModel:
         return for_decoding(model, compile)
 
 
-def open_model(path: Path | None, options: ModelOptions) -> OpenedModel:
-    """Without a path it is the newest run, which is named on stderr."""
+def open_model(options: ModelOptions) -> OpenedModel:
+    """Without ``model`` it is the newest run, which is named on stderr."""
     device = pick_device(options.device)
+    path = options.model
     if path is None:
         path = newest_run()
         print_note(f"the model is {path}, the newest run")
@@ -107,13 +140,12 @@ def open_model(path: Path | None, options: ModelOptions) -> OpenedModel:
     return OpenedModel(checkpoint, checkpoint.tokenizer(options.tokenizer), options, device, dtype)
 
 
-def read_sampling(flags: argparse.Namespace, directory: Path) -> Sampling:
-    """The flags that are given. The others are from generation_config.json where it has them, with a note.
+def read_sampling(given: Settings, directory: Path) -> Sampling:
+    """The settings that are given. The others are from generation_config.json where it has them, with a note.
 
     As in transformers, ``do_sample`` false there means temperature 0, but not if a flag asks for a draw. Raises
     ValueError if a value is out of range; the note names the file then.
     """
-    given = read_flags(flags, Sampling)
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
     if given.keys() & {"top_k", "top_p", "min_p"}:
@@ -131,36 +163,8 @@ def read_sampling(flags: argparse.Namespace, directory: Path) -> Sampling:
     return Sampling(**recommended | given)
 
 
-def add_text_flags(parser: Parser) -> None:
-    """Flags that may be repeated, and the system message of a chat."""
-    stop_help = r"stop before this text, in which \n is a line break, \t a tab and \\ a backslash; may be repeated"
-    parser.add_argument("--stop", action="append", default=[], type=stop_string, metavar="TEXT", help=stop_help)
-    parser.add_argument("--system", metavar="TEXT", help="system message at the start of a chat")
-    parser.add_argument(
-        "--template_var",
-        action="append",
-        default=[],
-        type=template_variable,
-        metavar="NAME=VALUE",
-        help="a variable of the chat template, for example enable_thinking=false; may be repeated",
-    )
-
-
-def stop_string(text: str) -> str:
-    if not text:
-        raise argparse.ArgumentTypeError("a stop string is empty: give text to stop at")
-    characters = {"n": "\n", "t": "\t", "\\": "\\"}
-    return re.sub(r"\\([nt\\])", lambda escape: characters[escape[1]], text)
-
-
-def template_variable(text: str) -> tuple[str, Any]:
-    """The name and the value, which is JSON (true, 3, "a"), else a text."""
-    name, equals, value = text.partition("=")
-    if not equals or not name.isidentifier():
-        raise argparse.ArgumentTypeError(
-            f"{text!r} is not of the form NAME=VALUE: write for example enable_thinking=false"
-        )
+def template_value(text: str) -> Any:
     try:
-        return name, json.loads(value)
+        return json.loads(text)
     except ValueError:
-        return name, {"True": True, "False": False}.get(value, value)  # as text, False would count as true
+        return {"True": True, "False": False}.get(text, text)  # as text, False would count as true

@@ -1,12 +1,10 @@
-"""The prompts of generate.py, given by flags, on standard input and in files, and encoded, with --chat as questions."""
+"""The prompts of generate.py, given by flags, on standard input and in files, and encoded."""
 
-import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli import Parser, user_path
 from ..cli.files import decode_utf8
 from ..text.dataset import start_text
 from ..text.readers import ROWS, File, json_rows, rows
@@ -15,32 +13,18 @@ from .chat import Chat, user_message
 from .options import OpenedModel
 
 
-def add_prompts(parser: Parser) -> None:
-    text_help = "text to continue; `--prompt -` reads it from stdin, so text from a pipe needs it; may be repeated"
-    parser.add_argument("--prompt", action="append", default=[], metavar="TEXT", help=text_help)
-    file_help = "file with one prompt per line; of .jsonl, the field prompt of each line"
-    parser.add_argument("--prompt_file", type=user_path, metavar="PATH", help=file_help)
-
-
-def read_prompts(flags: argparse.Namespace, model: OpenedModel, as_questions: bool) -> tuple[list[Prompt], Chat | None]:
-    """The encoded prompts of --prompt and --prompt_file, and if they are questions the chat whose template they are in.
+def encode_prompts(texts: Sequence[str], model: OpenedModel, chat: Chat | None) -> list[Prompt]:
+    """The prompts as tokens, with ``chat`` as questions in its template.
 
     Otherwise ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few documents has
     rarely seen BOS.
     """
-    chat = None
-    texts = read_texts(flags.prompt, flags.prompt_file)
-    if as_questions:
-        if not (flags.prompt or flags.prompt_file):
-            raise ValueError("--chat answers prompts: add --prompt, or start chat.py to chat in the terminal")
-        chat = Chat(model.checkpoint.path, model.tokenizer, flags.system, dict(flags.template_var))
+    if chat:
         encoded = [chat.encode([user_message(text)]) for text in texts]
     else:
-        if flags.system is not None or flags.template_var:
-            raise ValueError("system and template_var are for the template of a chat: add --chat")
         start = start_text(model.checkpoint.path)
         encoded = [model.tokenizer.encode(text or start) for text in texts]
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)], chat
+    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
 
 
 def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:

@@ -18,7 +18,7 @@ from script_helpers import ROOT
 
 import generate as script
 from model import KVCache, generate
-from model.decoding.options import ModelOptions, open_model, stop_string
+from model.decoding.options import DecodingOptions, ModelOptions, open_model
 from model.decoding.prompts import read_texts
 from model.weights import load_model, load_tokenizer
 
@@ -123,7 +123,7 @@ def test_texts_are_separated_by_a_line_and_end_before_a_stop_string(run, samples
     stopped = samples(*arguments, "--stop", stop)[0]
     assert stopped["finish_reason"] == "stop"
     assert stopped["text"] == found[0]["text"].partition(stop)[0]
-    assert stop_string(r"\n\t\\n\x") == "\n\t\\n\\x"
+    assert DecodingOptions(stop=(r"\n\t\\n\x",)).stop_strings == ["\n\t\\n\\x"]
 
 
 def test_the_prompt_of_an_endless_text_may_be_longer_than_the_context(run):
@@ -243,7 +243,7 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])
 @pytest.mark.usefixtures("each_processor")
 def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind):
-    model, asked = open_model(fox_dir, ModelOptions(dtype=kind)), []
+    model, asked = open_model(ModelOptions(model=fox_dir, dtype=kind)), []
     cache = KVCache(model.checkpoint.args, 7, max_seq_len=11)
     network = model.load()
     network(torch.zeros(7, 1, dtype=torch.long), 0, cache)  # allocates the cache

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from model.config import setting_fields
 from script_helpers import save_run
 
 import chat
@@ -15,6 +14,7 @@ import evaluate
 import generate
 from model import ModelArgs, Transformer
 from model.cli.parser import OTHER_NAMES
+from model.config import setting_fields
 from model.decoding.sampling import Sampling
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
@@ -65,14 +65,14 @@ WRONG = [
     (f"generate.py run --prompt a --prompt '{LONG}'", "prompt 2 has"),
     (f"generate.py run --prompt {NON_UTF8}", "not UTF-8"),
     (f"{MANY} --device cpu --max_new_tokens 2000", "1,000,000 texts of"),
-    ("generate.py run --stop ''", "stop string is empty"),
+    ("generate.py run --stop ''", "stop is empty"),
     ("generate.py run --prompt_file=~/prompts.txt", f"{Path.home() / 'prompts.txt'}: No such file"),
     ("generate.py run --prompt_file rows.csv", "rows.csv is no list of prompts: give text, one prompt per line, or"),
     ("generate.py run --prompt_file rows.jsonl", 'rows.jsonl:2 has no prompt: write {"prompt": "text"}'),
     ("generate.py run --chat --prompt x", "has no chat template, neither in tokenizer_config.json nor as"),
     ("generate.py run --prompt x --system x", "for the template of a chat: add --chat"),
     ("generate.py run --chat", "add --prompt, or start chat.py to chat in the terminal"),
-    ("generate.py run --chat --prompt x --template_var x", "'x' is not of the form NAME=VALUE: write for example"),
+    ("generate.py run --chat --prompt x --template_var x", "template_var is 'x': write NAME=VALUE, for example"),
     ("chat.py run --context 5000", f"context is 5000: the network allows 1 to {CONTEXT}"),
     ("generate.py run --promt=a", "unknown argument '--promt': did you mean '--prompt'?"),
     ("generate.py run --max_new 3", "did you mean '--max_new_tokens'?"),  # no abbreviations
