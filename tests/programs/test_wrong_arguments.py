@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from model.config import setting_fields
 from script_helpers import save_run
 
 import chat
@@ -15,6 +14,7 @@ import evaluate
 import generate
 from model import ModelArgs, Transformer
 from model.cli.parser import OTHER_NAMES
+from model.config import setting_fields
 from model.decoding.sampling import Sampling
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
