@@ -16,6 +16,7 @@ from torch import Tensor
 from ..cache import KVCache
 from ..cli import print_note, quantity
 from ..config import ModelArgs
+from ..fast.step import compile_seconds
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -200,6 +201,7 @@ class Speed:
     prompt_seconds: float = 0.0
     new_tokens: int = 0
     new_seconds: float = 0.0
+    compile_seconds: float = 0.0
 
     def print(self) -> None:
         """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens."""
@@ -212,18 +214,24 @@ class Speed:
             for name, tokens, seconds in parts
             if tokens
         ]
+        if self.compile_seconds:
+            texts.insert(0, f"compiled in {self.compile_seconds:.0f} s")
         if texts:
             print_note("; ".join([*texts, quantity(torch.get_num_threads(), "thread")]))
 
 
-def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed) -> Iterator[None]:
-    """Give each sample its token of every step, (B, 1), until all have finished. Yields after each step.
+def push_tokens(
+    network: Transformer, samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed
+) -> Iterator[None]:
+    """Give each sample its token of every step of the network, (B, 1), until all have finished. Yields after each step.
 
     The time of the steps is added to ``speed``, without that of the caller between them.
     """
-    started = time.perf_counter()
+    started, compiled = time.perf_counter(), compile_seconds(network)
     for step, tokens in enumerate(steps):
-        seconds = time.perf_counter() - started
+        compiling = compile_seconds(network) - compiled
+        speed.compile_seconds += compiling
+        seconds = time.perf_counter() - started - compiling
         if step == 0:
             speed.prompt_seconds += seconds
             speed.prompt_tokens += sum(len(sample.prompt.tokens) for sample in samples)
@@ -235,7 +243,7 @@ def push_tokens(samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed
         yield
         if all(sample.finish for sample in samples):
             return
-        started = time.perf_counter()
+        started, compiled = time.perf_counter(), compile_seconds(network)
 
 
 def continue_samples(
@@ -259,7 +267,9 @@ def continue_samples(
         longest = max(sample.max_new_tokens for sample in batch)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
         # No name for the steps: it would keep this batch's cache alive beside the next one's.
-        for _ in push_tokens(batch, decode_prompts(network, prompts, longest, sampling, done, endless=endless), speed):
+        for _ in push_tokens(
+            network, batch, decode_prompts(network, prompts, longest, sampling, done, endless=endless), speed
+        ):
             while waiting:
                 yield waiting[0]
                 if waiting[0].finish is None:

@@ -65,7 +65,7 @@ class Conversation:
         sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
-        for _ in push_tokens([sample], steps, self.speed):
+        for _ in push_tokens(self.network, [sample], steps, self.speed):
             self.cached = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])

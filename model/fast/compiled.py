@@ -58,12 +58,14 @@ class CompiledStep:
         self.traced = TracedStep(network)
         self.rotations = torch.view_as_real(network.freqs_cis)  # (max_seq_len, D/2, 2)
         self.code: dict[Form, Code] = {}
+        self.compile_seconds = 0.0
 
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V)."""
         form = Form(len(tokens) == 1, mask is not None)
         if form not in self.code:
-            self.code[form] = compile_or_load(self.traced, form)
+            self.code[form], seconds = compile_or_load(self.traced, form)
+            self.compile_seconds += seconds
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         return self.code[form](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
 
@@ -92,7 +94,8 @@ def filled_cache(keys: Tensor, values: Tensor) -> LayerCache:
     return cache
 
 
-def compile_or_load(step: TracedStep, form: Form) -> Code:
+def compile_or_load(step: TracedStep, form: Form) -> tuple[Code, float]:
+    """The code, and the seconds of compiling it, 0 if it was loaded."""
     weights = step.state_dict(keep_vars=True)
     path = file_of(step, form, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -100,7 +103,8 @@ def compile_or_load(step: TracedStep, form: Form) -> Code:
         with suppress(RuntimeError):  # no such file, or a damaged one
             code = load(path, weights)
             path.touch()  # so that it is not removed
-            return code
+            return code, 0.0
+        started = time.perf_counter()
         # On a line of its own, because the prompt and a first token may be printed already.
         print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
         with warnings.catch_warnings():
@@ -108,7 +112,7 @@ def compile_or_load(step: TracedStep, form: Form) -> Code:
             program = export(step, form)
             write_atomically(path, lambda temporary: build(program, temporary))
         remove_unused_files(path.parent)
-        return load(path, weights)
+        return load(path, weights), time.perf_counter() - started
 
 
 def remove_unused_files(directory: Path) -> None:

@@ -6,6 +6,7 @@ copied into tensors that stay where they are, and attention reads every slot of 
 ones.
 """
 
+import time
 import warnings
 from collections.abc import Callable
 from functools import partial
@@ -53,6 +54,7 @@ class RecordedStep:
             self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
         self.compiled_sizes: set[torch.Size] = set()  # of the keys of a layer
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
+        self.compile_seconds = 0.0
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
@@ -65,12 +67,17 @@ class RecordedStep:
 
     def record(self, cache: KVCache, inputs: Inputs) -> "Recording":
         size = cache.layers[0].keys.shape
-        if self.compile and size not in self.compiled_sizes:
+        compiles = self.compile and size not in self.compiled_sizes
+        started = time.perf_counter()
+        if compiles:
             self.compiled_sizes.add(size)
             print_note("\n(compiling the network for this size of a cache: up to a minute)")
         with warnings.catch_warnings():  # of the compiler, about the table of rotations, which is only viewed as real
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
-            return Recording(partial(self.compute, self.network), cache, inputs)
+            recording = Recording(partial(self.compute, self.network), cache, inputs)
+        if compiles:
+            self.compile_seconds += time.perf_counter() - started
+        return recording
 
 
 class Recording:

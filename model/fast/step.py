@@ -3,7 +3,7 @@
 import copy
 import os
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from . import kernels
 from .compiled import CompiledStep
 from .recorded import RecordedStep
 
-FastStep = Callable[[Tensor, int, KVCache, Tensor | None], Tensor]  # Transformer.forward for one token of each row
+FastStep = CompiledStep | RecordedStep  # called like Transformer.forward, for one token of each row
 RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
@@ -78,6 +78,13 @@ class Step:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
         return chosen.fast(tokens, start_pos, cache, mask)
+
+
+def compile_seconds(network: Transformer) -> float:
+    """The time that compiling the fast step of a network has taken so far, which its first tokens wait for."""
+    step = getattr(network.forward, "__self__", None)
+    fast = step.chosen.fast if isinstance(step, Step) else None
+    return fast.compile_seconds if fast else 0.0
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:

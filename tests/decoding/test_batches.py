@@ -105,6 +105,26 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch, ca
         assert capsys.readouterr().err == f"prompt: 6 tokens, 2.00 s, 3 tokens/s{new}; 1 thread\n"
 
 
+def test_the_time_of_compiling_is_not_that_of_the_tokens(scripted, monkeypatch, capsys):
+    now, compiled = [0.0], [4.0]  # before, by another batch of the network
+
+    def wait(step):
+        now[0] += 0.5
+        if step == 2:
+            now[0] += 56
+            compiled[0] += 56
+
+    speed = Speed()
+    monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(module, "compile_seconds", lambda network: compiled[0])
+    list(scripted("abcd", begin="yz", n=4, speed=speed, on_step=wait))
+    speed.print()
+    expected = (
+        "compiled in 56 s; prompt: 3 tokens, 0.50 s, 6 tokens/s; new, after the first: 3 tokens, 1.50 s, 2 tokens/s"
+    )
+    assert capsys.readouterr().err == f"{expected}2 tokens/s; 1 thread\n"
+
+
 @pytest.mark.parametrize(("device", "context", "slots"), [("cpu", 999, 14), ("meta", 999, 256), ("meta", 99, 99)])
 def test_caches_of_a_gpu_have_few_lengths_because_each_is_compiled_for(monkeypatch, device, context, slots):
     network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9, max_seq_len=context)).to(device)

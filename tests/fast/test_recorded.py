@@ -26,6 +26,7 @@ from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 from model.fast import recorded
 from model.fast.kernels import accelerate
+from model.fast.step import compile_seconds
 from model.generation import decode
 
 aten = torch.ops.aten
@@ -272,6 +273,7 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
             prompts = [[1, 2]] * rows
             assert list(generate(network, prompts, 3)) == eager(model, prompts, 3)
         assert counters["stats"]["unique_graphs"] == before + 10 * number
+        assert compile_seconds(network) > 0
 
 
 @pytest.mark.parametrize("fails", [False, True])
