@@ -197,6 +197,12 @@ class Rows:
         ("nosys", [PIRATE, SUM, assistant("Arr.")], ["Arr."], ["words of 1 of 1 example.*'Be a pirate.' of a.jsonl:1"]),
         ("nosys", [SUM, REASONED], ["It is 4."], ["for example 'Add one to 3.' of a.jsonl:1: change the template"]),
         ("nosys", [SUM, THOUGHT, SUM, assistant("4")], [THOUGHT["content"] + "4"], []),
+        (
+            "nosys",
+            [SUM | {"name": "Anna"}, assistant("4") | {"thinking": "Hm."}],
+            ["4"],
+            ["example 'Anna' of a.jsonl:1"],
+        ),
         ("gemma", [SUM, assistant(" Four. \n")], ["Four."], []),
         ("gemma", [SUM, REASONED], ["It is 4."], ["'Add one to 3.' of a.jsonl:1"]),
     ],
@@ -226,11 +232,10 @@ def test_a_warning_counts_the_examples_and_shows_the_first(chat_of):
         list(read_examples(Rows(good, bad), chat, 1000))
 
 
-@pytest.mark.parametrize("mark", [{"weight": 0}, {"train": False}])
 @pytest.mark.parametrize("style", ["llama3", "qwen3"])
-def test_an_answer_that_its_row_excludes_is_read_but_not_learnt(chat_of, style, mark):
+def test_an_answer_that_its_row_excludes_is_read_but_not_learnt(chat_of, style):
     chat, _ = chat_of(STYLES[style])
-    wrong, right = assistant("Five, you fool.") | mark, assistant("Four.") | {"weight": 1, "train": True}
+    wrong, right = assistant("Five, you fool.") | {"weight": 0}, assistant("Four.") | {"weight": 1}
     (example,) = examples(chat, [user_message("2+2?"), wrong, user_message("Really?"), right], 1000)
     assert example.text(chat.tokenizer) == "Four."
     assert example.answer_count == 1
