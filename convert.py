@@ -21,7 +21,7 @@ from model.config import check_settings
 from model.text.tokenizer import Tokenizer, is_tiktoken
 from model.transformer import Transformer
 from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
-from model.weights.tokenizers import read_ids, tokenizer_files
+from model.weights.tokenizers import check_size, read_ids, tokenizer_files
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,13 @@ def main() -> None:
     tokenizer = open_tokenizer(source, options.tokenizer)
     model = source.model(dtype=DTYPES_BY_NAME[options.dtype] if options.dtype else "stored")
     if options.to == "llama2c":
-        write_file(model, tokenizer, options.target)
+        next_step = write_file(model, tokenizer, options.target)
     else:
         write_atomically(options.target, partial(write_directory, model, tokenizer, source.path))
+        option = "" if tokenizer else " --tokenizer FILE"
+        next_step = f"python generate.py {quote(str(options.target))}{option} reads it"
     size = sum(weight.numel() for weight in model.parameters())
-    command = f"python generate.py {quote(str(options.target))}{'' if tokenizer else ' --tokenizer FILE'}"
-    print_note(f"{options.target} has {size:,} parameters{f'; {command} reads it' if options.to == 'hf' else ''}")
+    print_note(f"{options.target} has {size:,} parameters; {next_step}")
 
 
 def open_source(path: Path) -> Checkpoint:
@@ -72,17 +73,24 @@ def open_source(path: Path) -> Checkpoint:
 
 def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
-    directory = source.path if source.path.is_dir() else source.path.parent
+    path, is_directory = source.path, source.path.is_dir()
     if file is None:
-        files = tokenizer_files(directory)
-        beside = "" if source.path.is_dir() else " beside it"
-        problem = "" if files else f"{source.path} has no tokenizer{beside}"
+        files = tokenizer_files(path if is_directory else path.parent)
+        if not files and not is_directory:
+            files = [each for each in (tokenizer_bin(path), path.parent / "tokenizer.bin") if each.is_file()]
+        problem = "" if files else f"{path} has no tokenizer{'' if is_directory else ' beside it'}"
         if len(files) == 1 and is_tiktoken(files[0].read_bytes()):
             problem = f"{files[0]} is a file of tiktoken, which is not read"
         if problem:
             print_note(f"note: {problem}: converting the weights only; or give --tokenizer, a tokenizer.json")
             return None
-    return load_tokenizer(file or directory, source.args.vocab_size)
+        file = files[0] if files[0].suffix == ".bin" else files[0].parent
+    if file.suffix != ".bin":
+        return load_tokenizer(file, source.args.vocab_size)
+    tokenizer = llama2c.open_tokenizer(file)
+    check_size(tokenizer, source.args.vocab_size, file)
+    print_note(f"note: the tokenizer is {file}, which puts a space before every text, as llama2.c does")
+    return tokenizer
 
 
 def tokenizer_bin(model: Path) -> Path:
@@ -121,18 +129,21 @@ def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Pat
     save_model(model, directory)
 
 
-def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> None:
-    """Write the model in llama2.c's format, then its tokenizer."""
+def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> str:
+    """Write the model in llama2.c's format, then its tokenizer. Returns how llama2.c reads them."""
     llama2c.save(model, path)
-    if tokenizer is None:
-        return
+    file = tokenizer_bin(path)
     try:
-        llama2c.save_tokenizer(tokenizer, tokenizer_bin(path))
+        if tokenizer:
+            llama2c.save_tokenizer(tokenizer, file)
     except ValueError as error:
         print_note(f"note: converting the weights only: {error}")
-    else:
-        if not tokenizer.adds_space:
-            print_note("note: llama2.c puts a space before every prompt, but this model's tokenizer does not")
+        tokenizer = None
+    if tokenizer is None:
+        return f"llama2.c reads it with ./run {quote(str(path))} -z TOKENIZER.bin"
+    if not tokenizer.adds_space:
+        print_note("note: llama2.c puts a space before every prompt, but this model's tokenizer does not")
+    return f"{file} is its tokenizer; llama2.c reads both with ./run {quote(str(path))} -z {quote(str(file))}"
 
 
 if __name__ == "__main__":

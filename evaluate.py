@@ -57,7 +57,7 @@ def main() -> None:
         network = model.load()
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             scores = score_texts(network, texts, bar.update)
-    if not scores:
+    if not any(score.tokens for score in scores):
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
     print_scores(scores, as_json=options.json)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cli.files import decode_utf8
 from ..text.hf_tokenizer import read_settings
-from ..text.rows import Message
+from ..text.rows import FOR_TEMPLATE, Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 
@@ -121,7 +121,7 @@ class Chat:
     def lost_words(self, messages: Sequence[Message], text: str) -> str:
         """What a rendering leaves out of the messages, from the first lost word on; empty if it has all words."""
         harmless = [self._without_control(message) for message in messages]
-        return lost_words([str(message.get(field) or "") for message in harmless for field in TEXT_FIELDS], text)
+        return lost_words([words for message in harmless for words in texts_of(message).values()], text)
 
     def warn_of_lost_words(self, messages: Sequence[Message], text: str) -> None:
         """Warn once if a rendering lacks words of the messages."""
@@ -159,6 +159,12 @@ class Chat:
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
             raise ValueError(f"the chat template of {self.source} fails: {reason[:300]}") from None
+
+
+def texts_of(message: Message) -> dict[str, str]:
+    """The fields of a message that hold words for the template, and their words."""
+    fields = {field: message.get(field) for field in ("content", *FOR_TEMPLATE)}
+    return {field: words for field, words in fields.items() if isinstance(words, str)}
 
 
 def user_message(content: str) -> Message:

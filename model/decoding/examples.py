@@ -18,7 +18,7 @@ from ..text.dataset import UNCOUNTED
 from ..text.rows import Message, is_learnt
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
-from .chat import TEXT_FIELDS, Chat, common_prefix_length, shortened
+from .chat import Chat, common_prefix_length, shortened, texts_of
 
 
 class Example(NamedTuple):
@@ -130,5 +130,6 @@ def asks(messages: Sequence[Message]) -> bool:
 
 def another(answer: Message) -> Message:
     """An answer that differs from the beginning on."""
-    texts = {field: str(answer.get(field)) for field in TEXT_FIELDS if answer.get(field) or field == "content"}
-    return answer | {field: "!" if text.strip().startswith("?") else "?" for field, text in texts.items()}
+    texts = texts_of(answer).items()
+    others = {field: "!" if words.strip().startswith("?") else "?" for field, words in texts if field != "name"}
+    return answer | others

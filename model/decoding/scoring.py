@@ -29,13 +29,16 @@ class Score:
     tokens: int = 0
     nats: float = 0.0
 
-    def figures(self) -> dict[str, float | int]:
-        """The perplexity is cut off at exp(700), because exp(710) overflows."""
-        mean = self.nats / self.tokens
+    def figures(self) -> dict[str, float | int | None]:
+        """Without a token the means are None: a tokenizer may have none for a whole document, such as white space.
+
+        The perplexity is cut off at exp(700), because exp(710) overflows.
+        """
+        mean = self.nats / self.tokens if self.tokens else None
         return {
             "nats_per_token": mean,
-            "perplexity": math.exp(min(mean, 700)),
-            "bits_per_byte": self.nats / math.log(2) / self.bytes,
+            "perplexity": None if mean is None else math.exp(min(mean, 700)),
+            "bits_per_byte": None if mean is None else self.nats / math.log(2) / self.bytes,
             "tokens": self.tokens,
             "bytes": self.bytes,
         }

@@ -116,9 +116,10 @@ def is_tiktoken(content: bytes) -> bool:
 class SentencePieceTokenizer:
     """A SentencePiece ``tokenizer.model``, written by ``train_tokenizer`` or published with a model like Llama 2."""
 
-    def __init__(self, path: str | Path):
+    def __init__(self, path: str | Path, content: bytes | None = None):
+        """``content`` is the model, if ``path`` has it in another format."""
         self.path = Path(path)
-        self.content = self.path.read_bytes()
+        self.content = self.path.read_bytes() if content is None else content
         try:
             if not self.content:
                 raise ValueError("empty")  # the library would accept it and fail later

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ..cli import quantity
 from ..cli.files import write_text
-from ..decoding.chat import TEXT_FIELDS, Chat, user_message
+from ..decoding.chat import Chat, texts_of, user_message
 from ..decoding.examples import read_examples
 from ..text.dataset import META
 from ..text.rows import is_learnt
@@ -19,7 +19,7 @@ def conversation_texts(documents: Documents) -> Iterator[str]:
     """Texts to train a tokenizer on."""
     for _, messages in documents.conversations():
         for message in messages:
-            yield "\n".join([message["role"], *(str(message[field]) for field in TEXT_FIELDS if message.get(field))])
+            yield "\n".join([message["role"], *texts_of(message).values()])
 
 
 def example_question(documents: Documents, chat: Chat, context: int) -> str:
@@ -53,8 +53,6 @@ def tokenize_conversations(
             for number, example in enumerate(found):
                 size = len(example.text(chat.tokenizer).encode())
                 yield Encoded(example.tokens, size, starts_document=number == 0, targets=example.targets)
-        if not answers:
-            raise ValueError(f"{source.name} has no answer to learn: each has a weight of 0, or train false")
         if left_out == answers:
             raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
         if left_out:

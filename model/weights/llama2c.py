@@ -4,7 +4,7 @@ convert.py reads and writes them. A negative vocabulary size in the header means
 output matrix. The format has no field for RoPE's base, which is 10000, nor for the epsilon of the norms, which is 1e-5.
 Versions 1 and 2 (int8), which begin with a magic number, are not read.
 
-Its tokenizer.bin is only written, because llama2.c makes it from a tokenizer.model, which is read instead.
+Its tokenizer.bin does not say whether a space is put before a text, because llama2.c always does.
 """
 
 import math
@@ -20,6 +20,7 @@ from torch import Tensor
 
 from ..cli.files import ZIP, kind_of_file, write_atomically
 from ..config import ModelArgs
+from ..text.sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, Piece, bpe_model
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
 from ..transformer import Transformer
 from .checkpoint import Checkpoint
@@ -29,6 +30,7 @@ from .tensors import Stored
 HEADER = struct.Struct("<7i")
 HEADER_COUNTS = ("dim", "hidden_dim", "n_layers", "n_heads", "n_kv_heads", "vocab_size", "max_seq_len")
 MAGIC = 0x616B3432  # "ak42", of the later versions
+SPECIAL = Piece("<unk>", 0.0, UNKNOWN), Piece("<s>", 0.0, CONTROL), Piece("</s>", 0.0, CONTROL)  # the first tokens
 ROTATIONS = "rope"  # cosines and sines, which no program reads
 
 
@@ -105,6 +107,26 @@ def header_of(args: ModelArgs) -> bytes:
     raw = HEADER.pack(*counts.values())
     check_read_back(args, parse_header(raw), "llama2.c's format")
     return raw
+
+
+def open_tokenizer(path: Path) -> SentencePieceTokenizer:
+    """Read a tokenizer.bin, as ``save_tokenizer`` or llama2.c's exporter wrote it."""
+    content = path.read_bytes()
+    pieces: list[Piece] = []
+    position = 4
+    try:
+        while position < len(content):
+            score, size = struct.unpack_from("<fi", content, position)
+            start, position = position + 8, position + 8 + size
+            if not start <= position <= len(content):
+                raise ValueError("it is cut short")
+            text = content[start:position].decode().replace(" ", U2581)
+            pieces.append(Piece(text, score, BYTE if 3 <= len(pieces) < 259 else NORMAL))
+        if [piece.text for piece in pieces[3:259]] != [f"<0x{byte:02X}>" for byte in range(256)]:
+            raise ValueError("its tokens 3 to 258 are not the bytes")
+        return SentencePieceTokenizer(path, bpe_model([*SPECIAL, *pieces[3:]]))
+    except (ValueError, struct.error) as error:
+        raise ValueError(f"{path} is not a tokenizer.bin of llama2.c ({error}): give a tokenizer.model") from None
 
 
 def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:

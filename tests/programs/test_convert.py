@@ -90,6 +90,10 @@ def test_the_tokenizer_is_converted_to_every_format(source, run):
     Path("demo").mkdir()
     _, err = run("run", "demo/model.bin", "--to", "llama2c")
     assert "puts a space before every prompt" in err
+    files = (
+        "demo/model.tokenizer.bin is its tokenizer; llama2.c reads both with ./run demo/model.bin -z demo/model.token"
+    )
+    assert files in err
     assert Path("demo/model.tokenizer.bin").exists()
     shutil.copy("run/tokenizer.model", "demo")
     Path("demo/model.bin").rename("demo/model")  # the ending of the name does not matter
@@ -105,6 +109,45 @@ def test_a_meta_directory_with_a_tokenizer_of_tiktoken_gives_its_weights(untied,
     assert same_weights(untied, "new")
     code, err = run("untied", "other", "--tokenizer", "untied/tokenizer.model")
     assert (code, Path("other").exists()) == (2, False)
+
+
+@pytest.mark.parametrize("name", ["model.tokenizer.bin", "tokenizer.bin", "other.bin"])
+def test_the_tokenizer_of_llama2c_is_found_beside_its_model_on_the_way_back(source, run, name):
+    """It lacks nothing but the note that no space is put before a text."""
+    run("run", "model.bin", "--to", "llama2c")
+    Path("model.tokenizer.bin").rename(name)
+    flags = ["--tokenizer", name] if name == "other.bin" else []
+    code, err = run("model.bin", "back", *flags)
+    assert code == 0, err
+    assert f"the tokenizer is {name}, which puts a space before every text, as llama2.c does" in err
+    assert "python generate.py back reads it" in err
+    ours, back = load_tokenizer("run"), load_tokenizer("back", 290)
+    for text in ("the rope", "is laid. is  laid.\n\n", "日本語 \U0001f600", "x\t", "lane" * 40):
+        assert back.encode(text) == ours.encode(" " + text)
+        assert back.decode(back.encode(text)) == text
+    assert back.eos_ids == ours.eos_ids
+    run("back", "again.bin", "--to", "llama2c")
+    assert Path("again.tokenizer.bin").read_bytes() == Path(name).read_bytes()
+    assert Path("again.bin").read_bytes() == Path("model.bin").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda raw: raw[:-1], "it is cut short"),
+        (lambda raw: raw[:40], "is not a tokenizer.bin of llama2.c"),
+        (lambda raw: raw[:8] + b"\xff\xff\xff\xff" + raw[12:], "it is cut short"),
+        (lambda raw: raw.replace(b"<0x41>", b"<0x40>"), "its tokens 3 to 258 are not the bytes"),
+        (lambda raw: raw + raw[-9:], "is not a tokenizer.bin of llama2.c"),  # a token twice
+    ],
+)
+def test_a_damaged_tokenizer_of_llama2c_is_an_error_before_anything_is_written(source, run, change, words):
+    run("run", "model.bin", "--to", "llama2c")
+    file = Path("model.tokenizer.bin")
+    file.write_bytes(change(file.read_bytes()))
+    code, err = run("model.bin", "back")
+    assert (code, Path("back").exists()) == (2, False)
+    assert re.search(words, err)
 
 
 def test_without_a_tokenizer_bos_and_eos_ids_are_kept(source, run):

@@ -11,9 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from script_helpers import save_run
+from text_helpers import trained_by_sentencepiece
 
 import evaluate
 import train
+from model import ModelArgs, Transformer
 from model.decoding.scoring import Score, document_texts, sum_of_nats, windows
 from model.text.dataset import UNCOUNTED, load_dataset
 from model.text.sources import open_documents
@@ -136,6 +138,32 @@ def test_each_document_and_the_total_are_shown(run):
         "tokens": str(total["tokens"]),
         "bytes": "200",
     }
+
+
+@pytest.mark.parametrize("empty", [[" \n "], [" \n ", "\t", "  "]])
+def test_a_document_without_a_token_has_no_means_and_the_others_are_scored(tmp_path, run_dir, run, empty):
+    """SentencePiece's defaults remove white space at both ends of a text."""
+    file = trained_by_sentencepiece(tmp_path / "lossy", TEXT, vocab_size=300)
+    arguments = ["--tokenizer", file, "--data", "texts.jsonl"]
+    args = {"dim": 24, "n_layers": 2, "n_heads": 3, "vocab_size": load_tokenizer(file).vocab_size, "max_seq_len": 13}
+    save_model(Transformer(ModelArgs(**args)), run_dir)
+    rows = [{"text": text} for text in ("The rope.", *empty)]
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    code, out, _ = run(*arguments, "--json")
+    assert code == 0
+    first, *others, total = map(json.loads, out.splitlines())
+    for other, text in zip(others, empty, strict=True):
+        assert (other["tokens"], other["bytes"]) == (0, len(text))
+        assert other["nats_per_token"] is other["perplexity"] is other["bits_per_byte"] is None
+    assert total["nats_per_token"] == first["nats_per_token"]
+    assert total["bytes"] == 9 + sum(map(len, empty))
+    code, out, _ = run(*arguments)
+    assert code == 0
+    assert f"{first['nats_per_token']:.4f}" in out
+    Path("texts.jsonl").write_text("\n".join(map(json.dumps, rows[1:])), encoding="utf-8")
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "")
+    assert "there is no text to score" in err
 
 
 @pytest.mark.usefixtures("each_processor")

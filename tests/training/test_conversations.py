@@ -197,6 +197,12 @@ class Rows:
         ("nosys", [PIRATE, SUM, assistant("Arr.")], ["Arr."], ["words of 1 of 1 example.*'Be a pirate.' of a.jsonl:1"]),
         ("nosys", [SUM, REASONED], ["It is 4."], ["for example 'Add one to 3.' of a.jsonl:1: change the template"]),
         ("nosys", [SUM, THOUGHT, SUM, assistant("4")], [THOUGHT["content"] + "4"], []),
+        (
+            "nosys",
+            [SUM | {"name": "Anna"}, assistant("4") | {"thinking": "Hm."}],
+            ["4"],
+            ["example 'Anna' of a.jsonl:1"],
+        ),
         ("gemma", [SUM, assistant(" Four. \n")], ["Four."], []),
         ("gemma", [SUM, REASONED], ["It is 4."], ["'Add one to 3.' of a.jsonl:1"]),
     ],
@@ -206,13 +212,13 @@ def test_all_after_the_prompt_of_the_chat_counts_and_what_the_template_leaves_ou
 ):
     chat, _ = chat_of(FAMILIES[family])
     ((_, _, found),) = read_examples(Rows(row), chat, 1000)
+    for complaint, warning in zip(complaints, recwarn, strict=True):
+        assert re.search(complaint.replace("|", "[|]"), str(warning.message))
     assert [example.text(chat.tokenizer) for example in found] == learnt
     for example in found[-1:] if family != "r1" else []:
         prompt = chat.encode(row[:-1])
         assert example.tokens[: len(prompt)] == prompt, "what chat.py asks"
         assert example.targets[len(prompt) :] == example.tokens[len(prompt) :]
-    for complaint, warning in zip(complaints, recwarn, strict=True):
-        assert re.search(complaint.replace("|", "[|]"), str(warning.message))
 
 
 def test_a_warning_counts_the_examples_and_shows_the_first(chat_of):
