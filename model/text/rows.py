@@ -79,7 +79,7 @@ def read_conversation(where: str, row: Any, notes: Notes) -> list[Message] | Non
     history = _earlier_turns(where, row.get(HISTORY))
     reasons = [f"{name} is false" for name in ROW_MARKS if _is_on(row.get(name)) is False]
     reasons += [
-        f"{name} are not supported" for name in TOOL_CALLS if any(_value(each, name) is not None for each in turns)
+        f"{name} is not supported" for name in TOOL_CALLS if any(_value(each, name) is not None for each in turns)
     ]
     if reasons:
         notes.left_out[reasons[0]] += 1
