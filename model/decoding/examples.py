@@ -15,10 +15,10 @@ import numpy as np
 
 from ..cli import quantity
 from ..text.dataset import UNCOUNTED
-from ..text.rows import Message, is_learnt
+from ..text.rows import TEXT_FIELDS, Message, is_learnt
 from ..text.sources import Documents
 from ..text.tokenizer import Tokenizer
-from .chat import TEXT_FIELDS, Chat, common_prefix_length, shortened
+from .chat import Chat, common_prefix_length, shortened
 
 
 class Example(NamedTuple):

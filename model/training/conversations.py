@@ -7,10 +7,10 @@ from pathlib import Path
 
 from ..cli import quantity
 from ..cli.files import write_text
-from ..decoding.chat import TEXT_FIELDS, Chat, user_message
+from ..decoding.chat import Chat, user_message
 from ..decoding.examples import read_examples
 from ..text.dataset import META
-from ..text.rows import is_learnt
+from ..text.rows import TEXT_FIELDS, is_learnt
 from ..text.sources import Documents
 from ..text.tokenize import Encoded, write_dataset
 

@@ -97,8 +97,11 @@ def test_what_a_row_is_about_follows_the_question(tmp_path):
     rows = [
         {"instruction": "Translate.", "input": "Seil", "output": "rope"},
         {"instruction": "Translate.", "context": "Seil", "response": "rope"},
+        {"question": "Translate.", "context": "Seil", "answer": "rope"},
+        {"instruction": "Translate.\n\nSeil", "input": "", "output": "rope"},
+        {"instruction": "", "input": "Translate.\n\nSeil", "output": "rope"},
     ]
-    assert [messages[0]["content"] for messages in read(tmp_path / "a.jsonl", rows)] == ["Translate.\n\nSeil"] * 2
+    assert [messages[0]["content"] for messages in read(tmp_path / "a.jsonl", rows)] == ["Translate.\n\nSeil"] * 5
 
 
 @pytest.mark.parametrize(("name", "off", "on"), [("weight", 0, 1), ("weight", 0.0, 1.0), ("train", False, True)])
@@ -167,6 +170,8 @@ def test_fields_that_are_not_read_are_named_once_with_the_number_of_their_rows(t
         ({"messages": [system("Be long."), *TALK], "system": "Be brief."}, "a.jsonl:2 has two system messages"),
         ({"messages": TALK, "system": "Be brief.", "system_prompt": "x"}, "a.jsonl:2 has two system messages"),
         ({"messages": [TALK[0], TALK[1] | {"reasoning_content": "\ud800"}]}, "a.jsonl:2, message 2 is not UTF-8"),
+        ({"question": "What?", "context": {"a": 1}, "answer": "x"}, 'a.jsonl:2, message 1 has {"a": 1} as its content'),
+        ({"question": 3, "answer": "x"}, "a.jsonl:2, message 1 has 3 as its content: give a text"),
         ({"messages": None}, "a.jsonl:2 is no conversation, but the first row is one"),
         ({"question": "What?"}, "a.jsonl:2 is no conversation, but the first row is one"),
     ],
