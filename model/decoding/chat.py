@@ -14,7 +14,7 @@ from typing import Any
 
 from ..cli.files import decode_utf8
 from ..text.hf_tokenizer import read_settings
-from ..text.rows import FOR_TEMPLATE, Message
+from ..text.rows import TEXT_FIELDS, Message
 from ..text.tokenizer import Tokenizer
 from ..weights.tokenizers import TEMPLATE
 
@@ -30,7 +30,6 @@ DEFAULT_TEMPLATE = """\
 {{- 'assistant\\n' -}}
 {%- endif -%}
 """
-TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "thinking")  # of a message, in which a template finds words
 WORD = re.compile(r"<[^<>\s]*>|<|[^<\s]+")  # or a tag
 OPEN_THOUGHT = re.compile(r"[<\[]\w*think\w*[>\]]\s*$", re.IGNORECASE)  # <think>, [THINK]
 
@@ -163,7 +162,7 @@ class Chat:
 
 def texts_of(message: Message) -> dict[str, str]:
     """The fields of a message that hold words for the template, and their words."""
-    fields = {field: message.get(field) for field in ("content", *FOR_TEMPLATE)}
+    fields = {field: message.get(field) for field in ("content", *TEXT_FIELDS)}
     return {field: words for field, words in fields.items() if isinstance(words, str)}
 
 

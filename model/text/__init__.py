@@ -2,7 +2,8 @@
 
 sources.py              files, folders, globs, stdin
 readers.py              one file: the documents of a text, or the texts or conversations of its rows
-tables.py               the rows of Parquet, CSV and TSV files, by pyarrow
+rows.py                 what becomes of each field of a row that is a conversation
+tables.py               the rows of CSV and TSV files, and of Parquet and Arrow files by pyarrow
 python_docs.py          the documentation bundled with CPython, the default training text
 train_tokenizer.py      train a SentencePiece tokenizer on any text
 tokenizer.py            the tokenizer interface, and SentencePiece

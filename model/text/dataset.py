@@ -34,6 +34,7 @@ class Dataset:
     val_bytes: int  # length in UTF-8 of the text that the targets of the validation stand for
     val_tokens: int  # the targets of the validation that count
     documents: int = 1  # in both
+    longest: int = 0  # tokens of the longest one; 0 in an older tokens.json
     val_name: str = ""  # the source of the validation text
     validation: str = "all"  # what of it is the validation text, in words
     separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text

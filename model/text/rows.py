@@ -17,29 +17,29 @@ ROLES = ("system", "user", "assistant")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 EXAMPLE = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
 
-# The forms of rows: a list of messages (OpenAI, ShareGPT), or a question, perhaps with what it is about, and an answer
-# (Alpaca, Dolly, TRL, UltraChat, Orca, GSM8K)
+# The forms of rows: a list of messages (OpenAI, ShareGPT), or a question and an answer (Alpaca, Dolly, TRL, UltraChat,
+# Orca, GSM8K), perhaps with what the question is about
 MESSAGE_LISTS = ("messages", "conversations", "conversation")
 PAIRS = (
-    ("instruction", "input", "output"),
-    ("instruction", "context", "response"),
-    ("prompt", "", "completion"),
-    ("prompt", "", "response"),
-    ("question", "", "response"),
-    ("question", "", "answer"),
+    ("instruction", "output"),
+    ("instruction", "response"),
+    ("prompt", "completion"),
+    ("prompt", "response"),
+    ("question", "response"),
+    ("question", "answer"),
 )
+CONTEXT = ("input", "context")  # follows the question
 SYSTEM = ("system", "system_prompt")
 HISTORY = "history"  # earlier turns: messages, or pairs of a question and an answer
 # False or 0 if nothing is to be learnt: of a message, or of the whole row. label says whether an answer is a good one.
 MARKS = ("weight", "train", "loss")
 ROW_MARKS = ("label", "weight", "train")
 TOOL_CALLS = ("tool_calls", "function_call")  # of a message: the row is left out, because tools are not supported
-# Of a message: for the template, which says what it does not read
-FOR_TEMPLATE = ("reasoning_content", "reasoning", "thinking", "name")
+TEXT_FIELDS = ("content", "reasoning_content", "reasoning", "thinking")  # of a message, for the template
 # Common fields that change no meaning: where a row comes from, and what it is about
 NEUTRAL = """
-id idx index uuid hash source origin dataset subset split url link title topic category subcategory tags domain task
-lang language model license author date time timestamp created_at updated_at turn turns num_turns meta metadata
+id idx index uuid name hash source origin dataset subset split url link title topic category subcategory tags domain
+task lang language model license author date time timestamp created_at updated_at turn turns num_turns meta metadata
 """
 KNOWN = frozenset({*NEUTRAL.split(), *SYSTEM, HISTORY, *ROW_MARKS})
 
@@ -78,9 +78,8 @@ def read_conversation(where: str, row: Any, notes: Notes) -> list[Message] | Non
     used, turns = form
     history = _earlier_turns(where, row.get(HISTORY))
     reasons = [f"{name} is false" for name in ROW_MARKS if _is_on(row.get(name)) is False]
-    reasons += [
-        f"{name} are not supported" for name in TOOL_CALLS if any(_value(each, name) is not None for each in turns)
-    ]
+    calls = [name for name in TOOL_CALLS for turn in turns if _value(turn, name) is not None]
+    reasons += [f"{name} is not supported" for name in calls]
     if reasons:
         notes.left_out[reasons[0]] += 1
         return None
@@ -94,9 +93,9 @@ def read_conversation(where: str, row: Any, notes: Notes) -> list[Message] | Non
         return None
     unread = [name for name in row if name not in used and not _is_known(name) and _value(row, name) is not None]
     unread += [name for name in ROW_MARKS if _value(row, name) is not None and _is_on(row[name]) is None]
-    for_template = ("role", "content", "weight", *FOR_TEMPLATE)
-    unread += [name for message in messages for name in message if name not in for_template and not _is_known(name)]
-    notes.unread.update(set(unread))
+    others = [name for message in messages for name in message if name not in ("role", *TEXT_FIELDS)]
+    unread += [name for name in others if not _is_known(name)]
+    notes.unread.update(dict.fromkeys(unread, 1))
     return messages
 
 
@@ -106,14 +105,14 @@ def read_message(where: str, message: Any) -> Message:
     role, content = fields.get("role", fields.get("from")), fields.get("content", fields.get("value"))
     role = SHAREGPT_ROLES.get(role, role) if isinstance(role, str) else role
     if role not in ROLES:
-        raise ValueError(f"{where} has the role {json.dumps(role)[:40]}: give one of {', '.join(ROLES)}")
+        raise ValueError(f"{where} has the role {_shown(role)}: give one of {', '.join(ROLES)}")
     if not isinstance(content, str):
-        raise ValueError(f"{where} has {json.dumps(content)[:40]} as its content: give a text")
+        raise ValueError(f"{where} has {_shown(content)} as its content: give a text")
     read = {"role": role, "content": content}
     for name, value in fields.items():
         if name in MARKS and value is not None:
             if _is_on(value) is None:
-                raise ValueError(f"{where} has {json.dumps(value)[:40]} as its {name}: give 0 or 1")
+                raise ValueError(f"{where} has {_shown(value)} as its {name}: give 0 or 1")
             if not _is_on(value):
                 read["weight"] = 0
         elif name not in ("role", "from", "content", "value") and _value(fields, name) is not None:
@@ -129,14 +128,15 @@ def _form_of(row: dict[str, Any]) -> tuple[set[str], list[Any]] | None:
     for name in MESSAGE_LISTS:
         if isinstance(row.get(name), list):
             return {name}, row[name]
-    for question, context, answer in PAIRS:
+    for question, answer in PAIRS:
         if {question, answer} <= row.keys():
             asked, answered = row[question], row[answer]
             if isinstance(asked, list) and isinstance(answered, list):
                 return {question, answer}, [*asked, *answered]
-            if row.get(context):
-                asked = f"{asked}\n\n{row[context]}" if asked else row[context]
-            return {question, context, answer}, _turn(asked, answered)
+            parts = [asked, *(row[name] for name in CONTEXT if _value(row, name) is not None)]
+            others = [part for part in parts if not isinstance(part, str)]  # which read_message refuses
+            asked = others[0] if others else "\n\n".join(filter(None, parts))
+            return {question, answer, *CONTEXT}, _turn(asked, answered)
     return None
 
 
@@ -153,9 +153,7 @@ def _earlier_turns(where: str, history: Any) -> list[Any]:
         elif isinstance(turn, dict):
             turns.append(turn)
         else:
-            raise ValueError(
-                f"{where} has {json.dumps(turn, default=str)[:40]} in its history: give [[question, answer], ...]"
-            )
+            raise ValueError(f"{where} has {_shown(turn)} in its history: give [[question, answer], ...]")
     return turns
 
 
@@ -170,6 +168,10 @@ def _with_system(where: str, row: dict[str, Any], messages: list[Message]) -> li
     if len({message["content"] for message in given + first}) > 1:
         raise ValueError(f"{where} has two system messages: leave one of them")
     return [*(first or given[:1]), *messages[len(first) :]]
+
+
+def _shown(value: Any) -> str:
+    return json.dumps(value, default=str)[:40]
 
 
 def _value(fields: Any, name: str) -> Any:

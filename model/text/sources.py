@@ -83,7 +83,7 @@ class Documents:
 
 
 def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
-    """The documents of files, directories, globs, ``-`` for standard input, or ``python-docs``.
+    """The documents of files, directories, globs, pipes, ``-`` for standard input, or ``python-docs``.
 
     A document is a file, or the text between two ``doc_separator`` in a text file; None is the one that is recognized.
     In JSON files and tables it is the ``text_key`` of each object or row. In directories, hidden files and files of run

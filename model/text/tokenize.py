@@ -151,6 +151,7 @@ def write_dataset(
         "val_bytes": val_bytes,
         "val_tokens": val_tokens,
         "documents": len(documents.ends),
+        "longest": int((documents.ends - documents.starts).max()),
         "val_name": sources[-1].name,
         "validation": "all" if len(sources) > 1 else describe_validation(documents, noun),
         "separators": list(separators),

@@ -5,10 +5,11 @@ import itertools
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
+from tqdm import tqdm
 
 from ..cli.files import write_atomically
 from .tokenizer import split_text
@@ -28,16 +29,20 @@ SPECIAL = 3 + 256  # <unk>, <s>, </s>, and the bytes that spell characters outsi
 RESERVED = {0x2581: None, 0x2585: None, 0: None}
 
 
-def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int | None = None) -> Path:
+def train_tokenizer(
+    texts: Iterable[str], path: str | Path, kind: str = "bpe", vocab_size: int | None = None, size: int = 0
+) -> Path:
     """Train a tokenizer on ``texts`` and write it to ``path``, a file or a directory for ``tokenizer.model``.
 
     ``bpe`` has exactly ``vocab_size`` pieces. Without ``vocab_size`` it has ``default_vocab_size`` pieces, or fewer if
     the text is too short for them. ``char`` has one piece per distinct character and ignores ``vocab_size``.
+    ``size`` is that of the text in bytes, for the progress bar, or 0 if it is not known.
     The same text gives the same file. Memory is bounded, because a sample spread evenly over the text is used.
     Raises ValueError if the text is empty, or if it has too many distinct characters or too few words for
     ``vocab_size``.
     """
-    sample, total = spread_sample(texts)
+    with tqdm(total=size or None, unit="B", unit_scale=True, desc="reading", disable=None, delay=1) as bar:
+        sample, total = spread_sample(watched(texts, bar))
     counts = Counter(itertools.chain.from_iterable(sample))
     if not counts:
         raise ValueError("there is no text to train a tokenizer on: give a source with text")
@@ -47,10 +52,10 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     smallest = SPECIAL + len(counts)
     coverage = 1.0
     if kind == "char":
-        size = smallest
+        pieces = smallest
     elif vocab_size is None:
         coverage = COVERAGE if len(counts) > MANY_CHARACTERS else 1.0
-        size = default_vocab_size(total, count_covering(counts, coverage))
+        pieces = default_vocab_size(total, count_covering(counts, coverage))
     elif vocab_size < smallest:
         raise ValueError(
             f"vocab_size {vocab_size} is too small: {SPECIAL} special pieces and the text's {len(counts)} distinct "
@@ -58,8 +63,8 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
         )
     else:
         # Each further piece joins two of the sample. SentencePiece takes seconds for sizes of billions.
-        size = min(vocab_size, smallest + counts.total())
-    proto = _train(sample, kind, size, coverage)
+        pieces = min(vocab_size, smallest + counts.total())
+    proto = _train(sample, kind, pieces, coverage)
     trained = SentencePieceProcessor(model_proto=proto).get_piece_size()
     if kind == "bpe" and vocab_size is not None and trained < vocab_size:
         raise ValueError(f"vocab_size {vocab_size} is too large for this text: give at most {trained}")
@@ -68,6 +73,13 @@ def train_tokenizer(texts: Iterable[str], path: str | Path, kind: str = "bpe", v
     file.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(file, lambda temporary: temporary.write_bytes(proto))
     return file
+
+
+def watched(texts: Iterable[str], bar: tqdm) -> Iterator[str]:
+    """The texts, shown on a bar as they are read."""
+    for text in texts:
+        yield text
+        bar.update(len(text.encode()))
 
 
 def default_vocab_size(characters: int, distinct: int) -> int:

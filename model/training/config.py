@@ -44,8 +44,8 @@ class DataArgs:
 
     data: Annotated[
         tuple[str, ...],
-        "text: files, folders, globs, - for stdin; reads .jsonl, .json, .parquet, .csv, .tsv and .gz too; rows with "
-        "messages, or with instruction and output, are conversations",
+        "text: files, folders, globs, pipes, - for stdin; reads .jsonl, .json, .csv, .tsv, .parquet, .arrow and .gz "
+        "too; rows with messages, or with a question and an answer, are conversations",
     ] = ("python-docs",)
     val_data: Annotated[tuple[str, ...], "validation text (default: a part of the data)"] = ()
     val_fraction: Annotated[

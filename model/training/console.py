@@ -150,6 +150,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dic
     if args.minutes:
         length += f", at most {tqdm.format_interval(60 * args.minutes)}"
     documents = quantity(data.documents, "document")
+    if data.documents > 1 and data.longest:  # an unclosed quote in a table makes one of many
+        documents += f", the longest of {quantity(data.longest, 'token')}"
     if run.data.doc_separator:
         documents += f", separated by {run.data.doc_separator!r}"
     if text.chat:

@@ -53,7 +53,8 @@ def prepare_text(run: Run) -> Run:
     if val_documents and val_documents.has_conversations() != are_conversations:
         raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
 
-    tokenizer = write_tokenizer(run, partial(conversation_texts, documents) if are_conversations else documents.texts)
+    texts = partial(conversation_texts, documents) if are_conversations else documents.texts
+    tokenizer = write_tokenizer(run, texts, documents.text_size())
     model = run.model if run.train.init_from else replace(run.model, vocab_size=tokenizer.vocab_size)
     run = replace(run, data=data, model=model)
     if are_conversations:
@@ -68,12 +69,12 @@ def prepare_text(run: Run) -> Run:
     return run
 
 
-def write_tokenizer(run: Run, texts: Callable[[], Iterator[str]]) -> Tokenizer:
-    """Train the tokenizer on the texts, or load it, and write it into the directory of the run."""
+def write_tokenizer(run: Run, texts: Callable[[], Iterator[str]], size: int) -> Tokenizer:
+    """Train the tokenizer on the texts, ``size`` bytes, or load it, and write it into the directory of the run."""
     file = Path(run.data.tokenizer)
     if run.data.tokenizer in TOKENIZER_KINDS:
         vocab_size = run.model.vocab_size if "vocab_size" in run.decided else None
-        file = train_tokenizer(texts(), run.directory, run.data.tokenizer, vocab_size)
+        file = train_tokenizer(texts(), run.directory, run.data.tokenizer, vocab_size, size)
     tokenizer = load_tokenizer(file, run.model.vocab_size if run.train.init_from else None)
     # Without an end token, BOS is the token between documents, which ends a generated text.
     save_tokenizer(tokenizer, run.directory, tokenizer.eos_ids or (tokenizer.bos_id,))

@@ -169,6 +169,102 @@ def test_an_error_in_a_table_names_the_row(tmp_path, name, content, complaint):
     assert complaint in refusal(file)
 
 
+SENTENCES = [f"Sentence {number} is here." for number in range(300)]
+SENTENCES[100] = '"Sentence 100 begins a quotation.'
+SENTENCES[150] = '"No," he said.'
+SENTENCES[299] = 'Sentence 299 ends "it."'
+
+
+def read_table(file, rows, delimiter="\t", key="text", **options):
+    with file.open("w", encoding="utf-8", newline="") as stream:
+        csv.writer(stream, delimiter=delimiter, lineterminator="\n", **options).writerows(rows)
+    return read_documents(file, text_key=key)
+
+
+RAW = {"quoting": csv.QUOTE_NONE, "quotechar": None}
+QUOTED = ['He said "tar".', '"Quoted," he said.', "two\nlines", "a\ttab", "both\n\tof them", "", "plain"]
+
+
+@pytest.mark.parametrize("columns", [["text", "id"], ["id", "text"], ["id", "text", "lang"]])
+def test_quotes_in_a_raw_tsv_are_characters_and_in_a_quoted_one_they_are_not(tmp_path, columns):
+    """Corpora of sentences are raw; pandas and Python's csv module quote."""
+
+    def rows(texts):
+        return [
+            columns,
+            *([text if name == "text" else number for name in columns] for number, text in enumerate(texts)),
+        ]
+
+    assert read_table(tmp_path / "a.tsv", rows(SENTENCES), **RAW) == SENTENCES
+    for texts in ([*QUOTED, *SENTENCES], SENTENCES):
+        for quoting in (csv.QUOTE_MINIMAL, csv.QUOTE_ALL):
+            assert read_table(tmp_path / "b.tsv", rows(texts), quoting=quoting) == list(filter(None, texts))
+
+
+def test_two_columns_of_a_raw_tsv_that_share_a_quotation_stay_apart(tmp_path):
+    rows = [["text", "de"], ['"Come here.', 'Komm her."'], ["Go.", "Geh."]]
+    assert read_table(tmp_path / "a.tsv", rows, **RAW) == ['"Come here.', "Go."]
+
+
+@pytest.mark.parametrize("delimiter", list(",;|\t"))
+def test_the_delimiter_of_a_csv_is_the_one_of_its_first_line(tmp_path, delimiter):
+    rows = [["id", "text"], [1, "a, b; c | d\te"], [2, 'two\n"lines"']]
+    assert read_table(tmp_path / "a.csv", rows, delimiter) == ["a, b; c | d\te", 'two\n"lines"']
+
+
+def test_a_csv_of_one_column_needs_no_delimiter(tmp_path):
+    assert read_table(tmp_path / "a.csv", [["text"], ["one"], ["a, b"]], ",") == ["one", "a, b"]
+
+
+def write_parquet(file, rows):
+    pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), file)
+
+
+def write_arrow_file(file, rows):
+    table, ipc = pytest.importorskip("pyarrow").Table.from_pylist(rows), pytest.importorskip("pyarrow.ipc")
+    with ipc.new_file(str(file), table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+def write_arrow_stream(file, rows):
+    """As datasets.save_to_disk writes."""
+    table, ipc = pytest.importorskip("pyarrow").Table.from_pylist(rows), pytest.importorskip("pyarrow.ipc")
+    with ipc.new_stream(str(file), table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+def write_json_lines(file, rows):
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+WRITERS = {
+    "a.jsonl": write_json_lines,
+    "a.parquet": write_parquet,
+    "stream.arrow": write_arrow_stream,
+    "file.arrow": write_arrow_file,
+}
+
+
+@pytest.mark.parametrize("name", WRITERS)
+def test_a_text_may_be_the_field_of_a_field(tmp_path, name):
+    rows = [{"id": i, "translation": {"en": f"rope {i}", "de": f"Seil {i}"}, "text": f"text {i}"} for i in range(5)]
+    WRITERS[name](tmp_path / name, rows)
+    assert read_documents(tmp_path / name, text_key="translation.de") == [f"Seil {i}" for i in range(5)]
+    assert read_documents(tmp_path / name) == [f"text {i}" for i in range(5)]
+    complaint = refusal(tmp_path / name, text_key="translation.fr")
+    assert re.search(r"1 has no 'translation\.fr': type --text_key (text|translation\.en), or another field", complaint)
+
+
+def test_a_field_whose_name_has_a_point_is_found_first(tmp_path):
+    write_json_lines(tmp_path / "a.jsonl", [{"a.b": "right", "a": {"b": "wrong"}}, {"a.b": "too"}])
+    assert read_documents(tmp_path / "a.jsonl", text_key="a.b") == ["right", "too"]
+
+
+def test_a_field_to_type_is_quoted_for_the_shell(tmp_path):
+    write_json_lines(tmp_path / "a.jsonl", [{"id": "12", "the body": "A long text."}])
+    assert "a.jsonl:1 has no 'text': type --text_key 'the body', or" in refusal(tmp_path / "a.jsonl")
+
+
 def test_a_table_without_pyarrow_names_what_to_install(tmp_path, monkeypatch):
     (tmp_path / "a.parquet").write_bytes(b"PAR1\x15\x04")
     monkeypatch.setitem(sys.modules, "pyarrow", None)
@@ -203,46 +299,3 @@ NO_TEXT = "has no 'text':"
 def test_an_error_names_the_line_or_element_and_the_fix(tmp_path, name, content, complaint):
     (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     assert complaint in refusal(tmp_path / name)
-
-
-# --- conversations ----------------------------------------------------------------------------------------------------
-
-TALK = [{"role": "user", "content": "What is laid?"}, {"role": "assistant", "content": "A rope."}]
-
-
-@pytest.mark.parametrize(
-    "row",
-    [
-        {"messages": TALK},
-        {"conversations": [{"from": "human", "value": "What is laid?"}, {"from": "gpt", "value": "A rope."}]},
-        {"conversations": TALK},
-        {"instruction": "What is laid?", "input": "", "output": "A rope."},
-        {"instruction": "What is laid?", "output": "A rope."},
-        {"prompt": "What is laid?", "completion": "A rope."},
-        {"prompt": TALK[:1], "completion": TALK[1:]},
-    ],
-)
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
-def test_rows_of_every_published_form_are_conversations(tmp_path, row, name):
-    if name == "a.jsonl":
-        (tmp_path / name).write_text(json.dumps(row), encoding="utf-8")
-    else:
-        table = pytest.importorskip("pyarrow").Table.from_pylist([row])
-        pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / name)
-    documents = open_documents([tmp_path / name])
-    assert documents.has_conversations()
-    assert [messages for _, messages in documents.conversations()] == [TALK]
-
-
-def test_the_input_of_an_instruction_follows_it(tmp_path):
-    row = {"instruction": "Translate.", "input": "Seil", "output": "rope"}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    ((_, messages),) = open_documents([tmp_path]).conversations()
-    assert messages[0]["content"] == "Translate.\n\nSeil"
-
-
-def test_a_row_with_a_text_is_no_conversation(tmp_path):
-    row = {"text": "A rope.", "messages": [{"role": "assistant", "content": "A rope."}]}
-    (tmp_path / "a.jsonl").write_text(json.dumps(row), encoding="utf-8")
-    assert not open_documents([tmp_path]).has_conversations()
-    assert open_documents([tmp_path], text_key="body").has_conversations()

@@ -4,6 +4,8 @@ import gzip
 import io
 import os
 import re
+import threading
+from array import array
 
 import pytest
 from text_helpers import join_parts, read_documents, refusal
@@ -76,6 +78,70 @@ def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_
     assert "d has a zero byte after 4 characters, so it is no text: " in refusal(tmp_path / "d")
 
 
+def test_a_folder_of_code_is_read_without_the_rows_that_are_no_text(tmp_path):
+    """The ending of a name in a folder promises nothing: package.json is no list of rows."""
+    content = {
+        "a.py": b"x = 1\n",
+        "__pycache__/a.cpython-311.pyc": b"\xa7\r\r\n\0\0\0\0",
+        ".git/objects/pack": b"PACK\0",
+        "app.ts": b"let x\n",
+        "logo.PNG": b"\x89PNG",
+        "package.json": b'{\n  "name": "app"\n}\n',
+        "tsconfig.json": b'// comment\n{"x": 1}',
+        "fixture.csv": b"a,b\n1,2\n",
+        "log.jsonl": b'{"level": "info", "message": "started"}\n',
+        "empty.jsonl": b"\n",
+        "numbers.json": b"[1, 2]",
+        "ragged.tsv": b"text\tid\n1\n",
+    }
+    for name, raw in content.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(raw)
+    with pytest.warns(UserWarning, match=r"3 text files; 6 files skipped: .*fixture.csv:2 has no 'text'") as caught:
+        assert read_documents(tmp_path) == ["x = 1\n", "let x\n"]
+    assert len(caught) == 1
+    for name in ("package.json", "tsconfig.json", "fixture.csv", "log.jsonl", "numbers.json"):
+        assert name in refusal(tmp_path / name)
+    assert "log.jsonl:1 has no 'text': type --text_key message" in refusal(tmp_path / "log.jsonl")
+
+
+def save_to_disk(folder, rows):
+    """As datasets.Dataset.save_to_disk."""
+    pyarrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
+    folder.mkdir(parents=True)
+    table = pyarrow.Table.from_pylist(rows)
+    with ipc.new_stream(str(folder / "data-00000-of-00001.arrow"), table.schema) as writer:
+        writer.write_table(table)
+    (folder / "dataset_info.json").write_text('{\n  "citation": ""\n}', encoding="utf-8")
+    (folder / "state.json").write_text('{\n  "_split": null\n}', encoding="utf-8")
+
+
+def test_a_folder_of_save_to_disk_is_its_rows(tmp_path):
+    """As one dataset, or as one folder for each split."""
+    save_to_disk(tmp_path / "all/train", [{"id": 1, "text": "first"}, {"id": 2, "text": "second"}])
+    save_to_disk(tmp_path / "all/validation", [{"id": 3, "text": "third"}])
+    (tmp_path / "all/dataset_dict.json").write_text('{"splits": ["train", "validation"]}', encoding="utf-8")
+    assert documents(tmp_path / "all") == ["first", "second", "third"]
+    assert documents(tmp_path / "all/train") == ["first", "second"]
+    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]
+    save_to_disk(tmp_path / "chats", [{"messages": talk, "source": "x"}])
+    assert [messages for _, messages in open_documents([tmp_path / "chats"]).conversations()] == [talk]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [("pipe", TEXT, [TEXT]), ("a.jsonl", '{"text": "one"}\n{"text": "two"}\n', ["one", "two"])],
+)
+def test_a_named_pipe_is_read_as_often_as_needed(tmp_path, name, content, expected):
+    os.mkfifo(tmp_path / name)
+    writer = threading.Thread(target=(tmp_path / name).write_bytes, args=[content.encode()])
+    writer.start()
+    found = open_documents([tmp_path / name])
+    writer.join()
+    assert join_parts(found) == join_parts(found) == expected
+
+
 def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, monkeypatch):
     content = b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n"
     for name in ("a.txt", "a.jsonl", "a.parquet"):
@@ -85,6 +151,9 @@ def test_what_is_no_text_is_named_by_its_first_bytes(tmp_path, monkeypatch):
     assert "is a Parquet table: let its name end in .parquet" in refusal(tmp_path / "a.csv")
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
     assert "standard input is a PDF" in refusal("-")
+    for tokens in ([39, 1169, 50000], [0, 1, 2]):  # of GPT-2, and of single characters
+        (tmp_path / "train.bin").write_bytes(array("H", tokens * 100).tobytes())
+        assert "no text: give the text itself (token ids, such as nanoGPT's" in refusal(tmp_path / "train.bin")
 
 
 def test_linked_folders_are_followed_each_file_is_read_once_and_loops_end(tmp_path):

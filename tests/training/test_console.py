@@ -33,7 +33,7 @@ class SpacedLetters:
 
 TEXT = Text(
     SpacedLetters(),
-    replace(dataset(), documents=3, val_name="a.txt", validation="the last 10.0% of each document"),
+    replace(dataset(), documents=3, longest=1234, val_name="a.txt", validation="the last 10.0% of each document"),
     [0, 1, 2],
     unigram_loss=2.345,
 )
@@ -54,7 +54,7 @@ def test_the_announcement():
         "model": "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory": "about 401 MB at the peak",
         "text": "500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",
-        "documents": "3 documents, separated by '<eos>'",
+        "documents": "3 documents, the longest of 1,234 tokens, separated by '<eos>'",
         "held out": "the last 10.0% of each document of a.txt",
         "baselines": "2.398 nats per token for uniform guesses, 2.345 for token frequencies",
         "training": "8 x 8 tokens per step (16 x 4 in the first 25%), 50 steps, 6.4 epochs, at most 01:30, lr 0.0003, "

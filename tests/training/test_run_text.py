@@ -1,5 +1,8 @@
 """The text of a run, prepared in the run directory."""
 
+import gzip
+import io
+import json
 import math
 
 import numpy as np
@@ -35,6 +38,32 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
         assert (ids == text.tokenizer.bos_id).sum() == text.dataset.documents / 2
     assert text.dataset.doc_separator == run.data.doc_separator
     assert run.model.vocab_size == text.tokenizer.vocab_size
+
+
+@pytest.mark.parametrize("ending", ["txt", "jsonl", "jsonl.gz", "csv"])
+def test_a_folder_is_read_twice_for_the_tokenizer_and_for_the_tokens(tmp_path, monkeypatch, ending):
+    """What else must be known of a file, its first block tells."""
+    monkeypatch.setattr("model.text.readers.PART", 10_000)
+    texts = [f"{number} ropes of {number * number} yards" for number in range(40_000)]
+    lines = [json.dumps({"text": text}) for text in texts] if "jsonl" in ending else ["text", *texts]
+    content = "\n".join(lines).encode()
+    file = tmp_path / "data" / f"a.{ending}"
+    file.parent.mkdir()
+    file.write_bytes(gzip.compress(content) if ending.endswith("gz") else content)
+    read = []
+
+    class Counted(io.FileIO):
+        def readinto(self, buffer):
+            read.append(super().readinto(buffer))
+            return read[-1]
+
+    def opened(file):
+        stream = io.BufferedReader(Counted(file.path))
+        return gzip.GzipFile(fileobj=stream) if file.is_gzip else stream
+
+    monkeypatch.setattr("model.text.readers._opened", opened)
+    prepared(tmp_path / "run", data=(str(file.parent),), doc_separator="\n")
+    assert 2 <= sum(read) / file.stat().st_size < 2.5
 
 
 def test_texts_that_are_too_short_are_refused_with_the_limits(tmp_path):
