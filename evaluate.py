@@ -17,10 +17,19 @@ from model.config import Range
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat
 from model.decoding.examples import Example, read_examples
 from model.decoding.options import ModelOptions, OpenedModel, open_model
-from model.decoding.scoring import TOKENS_AT_ONCE, Score, ScoredText, document_texts, score_texts, total
+from model.decoding.scoring import (
+    SCORED_TOKENS,
+    Score,
+    ScoredText,
+    document_texts,
+    score_texts,
+    total,
+    validation_text,
+)
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text
+from model.training.metrics import read_score
 from model.weights import Checkpoint
 
 
@@ -37,10 +46,13 @@ class Options(ModelOptions):
     stride: Annotated[
         int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)", Range(1)
     ] = None
+    whole: Annotated[bool, "score the whole validation text of the run, however long it is"] = False
     json: Annotated[bool, "print JSON lines: one per document if there are several, and one for the total"] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.whole and self.data:
+            raise ValueError("whole is for the run's validation text, and --data is scored whole: leave one out")
         of_data = ("tokenizer", "stride", "doc_separator", "text_key")
         given = [name for name in of_data if getattr(self, name) != getattr(Options, name)]
         if given and not self.data:
@@ -51,7 +63,7 @@ def main() -> None:
     parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
     options, _ = parse(parser, Options)
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
-    texts = given_texts(model, options) if options.data else [validation_text(model.checkpoint)]
+    texts = given_texts(model, options) if options.data else [validation_of_run(model.checkpoint, options.whole)]
 
     with explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
@@ -97,23 +109,21 @@ def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> Sco
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_text(checkpoint: Checkpoint) -> ScoredText:
+def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
     """The validation text of the run in the model's directory, in the windows of training.
 
-    All of it is scored, in the dtype of the weights. train.py prints the same loss if it validates on all of it in
-    float32. But it takes ``eval_tokens`` of its tokens, and products in 16 bits where these are faster. Raises
-    ValueError if the model is not a run.
+    train.py prints the same loss at its end, because it scores the same tokens in the same way. Raises ValueError if
+    the model is not a run.
     """
-    if not (checkpoint.path / META).is_file():
-        raise ValueError(f"{checkpoint.path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(checkpoint.path, checkpoint.args.vocab_size)
-    print_note(
-        f"note: scoring {dataset.validation} of {dataset.val_name}, the run's validation text (train.py takes "
-        "--eval_tokens of it, and products in 16 bits where these are faster); name another text with --data"
-    )
-    context = checkpoint.args.max_seq_len
-    batches = dataset.val_batches(max(1, TOKENS_AT_ONCE // context), context)
-    return Score("validation text", dataset.val_bytes), batches
+    path = checkpoint.path
+    if not (path / META).is_file():
+        raise ValueError(f"{path} is not a run of train.py: name the text to score with --data")
+    dataset = load_dataset(path, checkpoint.args.vocab_size)
+    last = read_score(path)  # a short run has scored less
+    part = None if whole else last.max_tokens if last else SCORED_TOKENS
+    text = validation_text(dataset, checkpoint.args.max_seq_len, part)
+    print_note(f"note: scoring {dataset.validation} of {dataset.val_name}, the run's {text[0].name}")
+    return text
 
 
 def print_scores(scores: Sequence[Score], as_json: bool) -> None:

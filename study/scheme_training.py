@@ -11,7 +11,7 @@ import torch
 from model.cli import toml_text
 from model.cli.files import remove_unfinished, write_text
 from model.config import ModelArgs
-from model.text.dataset import IDS, META, Dataset, load_dataset
+from model.text.dataset import IDS, META, Dataset, load_dataset, spread_numbers
 from model.text.sources import open_documents
 from model.text.tokenize import tokenize
 from model.text.train_tokenizer import train_tokenizer
@@ -86,8 +86,8 @@ def train_one(scheme: str, seed: int, budget: Budget, scratch: Path, directory: 
 def test(model: Transformer, scheme: str, dataset: Dataset, budget: Budget) -> dict[str, float | None]:
     """Bits per byte of the same validation tokens in windows of each length; None if the scheme cannot encode it."""
     longest = MULTIPLES[-1] * budget.length
-    batches = dataset.val_batches(budget.windows, longest, budget.windows * longest)
-    inputs, targets = (torch.from_numpy(part) for part in next(iter(batches)))  # (windows, longest) each
+    starts = longest * spread_numbers((len(dataset.val) - 1) // longest, budget.windows * longest, longest)
+    inputs, targets = map(torch.from_numpy, dataset.val_windows(starts, longest))  # (windows, longest) each
     results: dict[str, float | None] = {}
     for times in MULTIPLES:
         results[str(times)] = None

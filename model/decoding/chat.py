@@ -162,7 +162,7 @@ class Chat:
 
 def texts_of(message: Message) -> dict[str, str]:
     """The fields of a message that hold words for the template, and their words."""
-    fields = {field: message.get(field) for field in ("content", *TEXT_FIELDS)}
+    fields = {field: message.get(field) for field in TEXT_FIELDS}
     return {field: words for field, words in fields.items() if isinstance(words, str)}
 
 

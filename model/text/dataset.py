@@ -23,6 +23,7 @@ BLOCK = 1 << 20  # tokens that are looked at at a time
 Batch = tuple[np.ndarray, np.ndarray]
 UNCOUNTED = -100  # PyTorch's losses ignore it
 MIN_LENGTH = 64  # of a batch of conversations
+PASSAGES, PASSAGE_TOKENS = 16, 512  # of a part of the validation text: at most so many, at least so long
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,14 @@ class Dataset:
         """Bits per byte of the validation text: a loss that does not depend on the tokenizer."""
         return nats_per_token / math.log(2) * self.val_tokens / self.val_bytes
 
+    def part(self, tokens: int) -> str:
+        """What part of the validation text ``tokens`` targets are, in words; nothing if they are all."""
+        return "" if tokens == self.val_tokens else f" (on {tokens:,} of {self.val_tokens:,} tokens)"
+
+    def val_count(self, context: int, max_tokens: int | None) -> int:
+        """The targets in ``val_batches`` that the loss counts."""
+        return sum(int((targets != UNCOUNTED).sum()) for _, targets in self.val_batches(64, context, max_tokens))
+
     def batch(
         self, seen: int, *, batch_size: int, context: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> Batch:
@@ -88,18 +97,21 @@ class Dataset:
 
         Separators between documents do not count, because they stand for no text.
 
-        The last batch of full windows may have fewer rows. A shorter window at the end is a separate batch.
-        If the full windows have more than ``max_tokens`` tokens, only some of them are used: as many as ``max_tokens``
-        allows, at least one, spread evenly over the text.
-        """
-        count, remainder = divmod(len(self.val) - 1, context)
-        numbers = spread_numbers(count, max_tokens, context)
-        for row in range(0, len(numbers), batch_size):
-            yield self._val_windows(numbers[row : row + batch_size] * context, context)
-        if remainder and len(numbers) == count:
-            yield self._val_windows(np.array([count * context]), remainder)
+        If there are more than ``max_tokens`` targets, only about ``max_tokens`` of them are used, in passages that are
+        spread evenly over the text (``spread_passages``). They follow from the text alone, so that models of any
+        context are validated on the same tokens. A window does not reach beyond its passage.
 
-    def _val_windows(self, starts: np.ndarray, length: int) -> Batch:
+        The last batch of full windows may have fewer rows. Shorter windows, at the ends of passages, come last.
+        """
+        passages, length = spread_passages(len(self.val) - 1, max_tokens)
+        count, remainder = divmod(length, context)
+        windows = (passages[:, None] + context * np.arange(count)).ravel()
+        for starts, size in ((windows, context), (passages + count * context, remainder)):
+            for row in range(0, len(starts) if size else 0, batch_size):
+                yield self.val_windows(starts[row : row + batch_size], size)
+
+    def val_windows(self, starts: np.ndarray, length: int) -> Batch:
+        """Windows of the validation text that begin at ``starts``."""
         inputs, targets = _windows(self.val, starts, length)
         return inputs, np.where(np.isin(targets, self.separators), UNCOUNTED, targets)
 
@@ -107,6 +119,18 @@ class Dataset:
 def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
     ids = tokens[starts[:, None] + np.arange(length + 1)].astype(np.int64)  # (B, T + 1)
     return ids[:, :-1], ids[:, 1:]
+
+
+def spread_passages(total: int, max_tokens: int | None) -> tuple[np.ndarray, int]:
+    """The starts and the length of evenly spread passages of ``total`` tokens that together have about ``max_tokens``.
+
+    One passage is all of them, if these are not more.
+    """
+    if max_tokens is None or max_tokens >= total:
+        return np.zeros(1, np.int64), total
+    number = min(PASSAGES, max(1, max_tokens // PASSAGE_TOKENS))
+    length = max_tokens // number
+    return np.arange(number) * (total - length) // max(1, number - 1), length
 
 
 def spread_numbers(count: int, max_tokens: int | None, window: int) -> np.ndarray:

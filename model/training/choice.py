@@ -26,7 +26,7 @@ from ..text.dataset import Conversations, Dataset
 from .config import SIZE, UNSET, Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import check_training_memory, count_parameters
-from .trainer import Trainer
+from .trainer import VALIDATION_SHARE, Trainer
 
 # The layers of each have up to about twice the parameters of those of the one before. Small models have few layers,
 # because a few wide products are faster than many narrow ones.
@@ -54,9 +54,6 @@ MAX_PARAMETERS_PER_TOKEN = 25
 # In fine-tuning, whose learning rate is lower: 12 came to 3.71 where 10 came to 3.76 (the demo on tinyshakespeare). For
 # a model that would memorise the text, 3 were better than 2 and 4, on two small texts.
 FINE_TUNING_PASSES, MEMORISING_PASSES = 12, 3
-# The tokens of a validation for each token of training before the next one. A token takes a third of the time that its
-# training takes, so validations take a twentieth of the run.
-VALIDATION_SHARE = 0.15
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
@@ -231,16 +228,18 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Rank
         model = replace(model, **unless_given(tie_embeddings=memorization > TIE_ABOVE))  # takes the same time
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
-    train = replace(train, **unless_given(eval_every=max(1, int(tokens / step_tokens) // 10)))
+    # What is validated follows from the text alone, so that two models can be compared; how often, from the clock.
+    validated = min(train.eval_tokens, len(dataset.val))
+    between = max(tokens / 10, validated / VALIDATION_SHARE)  # tokens of training between two validations
+    steps = max(1, int(tokens / step_tokens))
+    train = replace(train, **unless_given(eval_every=min(steps, max(1, int(between / step_tokens)))))
     # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut; and compiled code is
     # for one length.
     grows = tokens < SHORT_RUN and not (fine_tuning or train.compile or isinstance(dataset, Conversations))
-    affordable = int(VALIDATION_SHARE * min(tokens, train.eval_every * step_tokens))
     open_settings = unless_given(
         decay_start=0.1,
         context_warmup=CONTEXT_WARMUP if grows else 0.0,
         weight_decay=round(weight_decay, 1),
-        eval_tokens=max(1, min(affordable, TrainArgs.eval_tokens)),
         sample_every=2 * train.eval_every,
         micro_batch_size=fitting_micro_batch(model, train, ranks),
     )

@@ -88,7 +88,9 @@ class TrainArgs:
         Range(1e-9, 1_000_000),
     ] = None
     eval_every: Annotated[int, "steps between validations; each validation saves a checkpoint", Range(1)] = 250
-    eval_tokens: Annotated[int, "about this many tokens in a validation", Range(1)] = 200_000
+    eval_tokens: Annotated[
+        int, "about this many tokens of the validation text in a validation; the last score is of all", Range(1)
+    ] = 8192
     sample_every: Annotated[int, "steps between generated samples (0: none; with fsdp never)", Range(0)] = 500
     sample_prompt: Annotated[str, "prompt of the samples"] = ""
 

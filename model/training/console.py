@@ -1,4 +1,4 @@
-"""Show a run in the terminal: announcement, progress bar and summary on stderr, samples on stdout.
+"""Show a run in the terminal: announcement, progress bar and summary on stderr, and samples.
 
 ``announcement`` and ``summary`` are tables of names and texts, which ``print_rows`` prints.
 """
@@ -22,10 +22,13 @@ from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
 from .distributed import Ranks, local_device
 from .estimate import count_parameters, training_memory
+from .metrics import METRICS, LastScore, Smoothed, read_metrics
+from .optimizer import lr_fraction
 from .run_text import Text
 from .trainer import Trainer
 
 SAMPLE_TOKENS = 120
+SMOOTHED_STEPS = 20  # over which the loss that is shown is averaged, because that of one batch is noisy
 
 
 class LogFile:
@@ -47,13 +50,19 @@ class Console:
     def __init__(self, trainer: Trainer, text: Text) -> None:
         self.trainer = trainer
         self.text = text
+        tokens = trainer.dataset.val_count(trainer.model.args.max_seq_len, trainer.args.eval_tokens)
+        self.part = trainer.dataset.part(tokens)  # on which it is validated
+        self.loss = Smoothed(SMOOTHED_STEPS)
         self.was_done = trainer.fraction_done >= 1  # a run that is resumed without more steps or minutes
+        if trainer.ranks.is_first and not self.was_done:
+            note_stretched_schedule(trainer)
         in_terminal = sys.stderr.isatty()
         self.bar = tqdm(
             file=None if in_terminal else LogFile(),
             total=1.0,  # the whole run, in steps or in minutes
             initial=trainer.fraction_done,
-            bar_format="{percentage:3.0f}%|{bar:16}| {remaining} left{postfix}",
+            bar_format="{percentage:3.0f}%|{bar:8}| {postfix[0]}{remaining} left{postfix[1]}",
+            postfix=["", ""],
             mininterval=0.1 if in_terminal else 10,
             disable=not trainer.ranks.is_first,
             dynamic_ncols=in_terminal,
@@ -86,17 +95,20 @@ class Console:
         trainer, progress = self.trainer, self.trainer.progress
         if not trainer.ranks.is_first:
             return
-        parts = [f"step {progress.step:,}"]
+        parts = [f"step {progress.step:,}", f"epoch {trained_tokens(trainer) / len(trainer.dataset.train):.1f}"]
         if "train_loss" in measured:  # not in a validation before the first step
-            parts += [f"loss {measured['train_loss']:.3f}", f"{measured['tokens_per_second']:,.0f} tokens/s"]
-        if progress.val_loss < math.inf:
-            parts.append(f"validation {progress.val_loss:.3f}")
-        self.bar.postfix = ", ".join(parts)
+            parts.append(f"loss {self.loss.add(measured['train_loss']):.3f}")
+        if progress.best_val_loss < math.inf:
+            parts.append(f"best {progress.best_val_loss:.3f} at {progress.best_step:,}")
+        if "train_loss" in measured:
+            parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
+        self.bar.postfix = [f"{tqdm.format_interval(progress.wall_seconds)}, ", ", ".join(["", *parts])]
         self.bar.update(trainer.fraction_done - self.bar.n)
         if "val_loss" in measured:
             where = f"step {progress.step}" if progress.step else "before the first step"
             best = ", the best so far" if progress.best_step == progress.step else ""
-            tqdm.write(f"{where}: validation {measured['val_loss']:.3f} nats per token{best}", file=sys.stderr)
+            loss = f"validation {measured['val_loss']:.3f} nats per token{self.part}"
+            tqdm.write(f"{where}: {loss}{best}", file=sys.stderr)
         every = 0 if trainer.sharded else trainer.args.sample_every  # no process has room for the whole model
         if every and progress.step and progress.step % every == 0:
             self._show_sample()
@@ -113,8 +125,10 @@ class Console:
         if self.text.chat:
             text = f"\n\n{text}"
         self.bar.clear()
+        # Beside the bar on a terminal; if stderr goes elsewhere, to stdout.
+        file = sys.stderr if sys.stderr.isatty() else sys.stdout
         try:
-            print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", flush=True)
+            print(f"\n--- sample at step {step} ---\n{trainer.args.sample_prompt}{text}\n", file=file, flush=True)
         except OSError:  # training goes on if the reader has closed the pipe, or the terminal
             discard_stdout()
 
@@ -127,12 +141,35 @@ class Console:
                 "to resume": f"python train.py --resume {quote(str(trainer.directory))}",
             }
         else:
-            rows = summary(trainer, self.text)
+            rows = summary(trainer, self.text, self._last_score())
         if self.was_done:
             rows["no step left"] = "max_steps and minutes count the whole run: to go on, give --resume and more of them"
         if trainer.ranks.is_first:
             print_rows(rows, sys.stderr)
         return 128 + trainer.stopped_by if trainer.stopped_by else 0
+
+    def _last_score(self) -> LastScore | None:
+        """The score of the best model. A sharded one may not fit into one process, so its last validation has to do."""
+        trainer = self.trainer
+        if trainer.sharded:
+            return None
+        hidden = not trainer.ranks.is_first or None  # or else if stderr is not a terminal
+        with tqdm(desc="scoring", unit="tok", unit_scale=True, delay=1, disable=hidden) as bar:
+            return trainer.ranks.first(lambda: trainer.score_best(bar.update))
+
+
+def note_stretched_schedule(trainer: Trainer) -> None:
+    """Say so if a run is resumed with more steps or minutes, so that its learning rate, which had fallen, rises."""
+    path = trainer.directory / METRICS if trainer.directory else None
+    lines = read_metrics(path) if path and path.exists() else []
+    last = lines[-1] if lines else {}
+    before, args = last.get("lr"), trainer.args
+    now = args.lr * lr_fraction(args, trainer.fraction_done)
+    if before and trainer.fraction_done > args.warmup and now > 1.5 * before:
+        print_note(
+            f"note: the schedule is stretched to the longer run: the learning rate rises from {before:.2g} to "
+            f"{now:.2g}, and the loss with it, until both fall again"
+        )
 
 
 def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dict[str, str]:
@@ -156,14 +193,19 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dic
         documents += f", separated by {run.data.doc_separator!r}"
     if text.chat:
         documents = f"{quantity(data.documents, 'conversation')}; only the assistant's turns are learnt"
+    scored = data.val_count(model.max_seq_len, args.eval_tokens)
+    validated = "" if scored == data.val_tokens else f"; {scored:,} of its tokens in a validation during the run"
+    size = f"{quantity(model.n_layers, 'layer')} of width {model.dim}, {quantity(model.n_heads, 'head')}"
+    if not (run.has_size or run.needs_choice):
+        size += " (the default, because --max_steps is given: with --minutes the size is chosen for the text)"
     rows = {
-        "model": f"{count_parameters(model).total:,} parameters: {quantity(model.n_layers, 'layer')} of width "
-        f"{model.dim}, {quantity(model.n_heads, 'head')}, on {device} in {str(dtype).removeprefix('torch.')}",
+        "model": f"{count_parameters(model).total:,} parameters: {size}, on {device} in "
+        f"{str(dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",
         "documents": documents,
-        "held out": f"{data.validation} of {data.val_name}",
+        "held out": f"{data.validation} of {data.val_name}{validated}",
         "baselines": f"{math.log(model.vocab_size):.3f} nats per token for uniform guesses, {text.unigram_loss:.3f} "
         "for token frequencies",
         "training": f"{length}, lr {args.lr:g}, dropout {args.dropout:g}",
@@ -184,21 +226,28 @@ def expectation(args: TrainArgs, step_tokens: int, speed: float, dataset: Datase
     return f"about {quantity(steps, 'step')}, {passes}, in {time} at {speed:,.0f} tokens/s"
 
 
-def summary(trainer: Trainer, text: Text) -> dict[str, str]:
-    """The result of the run, its directory, and the next command."""
-    progress, last, best = trainer.progress, trainer.progress.val_loss, trainer.progress.best_val_loss
-    context = trainer.model.args.max_seq_len
-    tokens = progress.tokens * trainer.dataset.window_tokens(context) // context
+def summary(trainer: Trainer, text: Text, score: LastScore | None) -> dict[str, str]:
+    """The result of the run with the score of its best model, its directory, and the next command."""
+    progress, dataset = trainer.progress, trainer.dataset
+    last, best = progress.val_loss, progress.best_val_loss
+    tokens = trained_tokens(trainer)
+    nats, bits = best, dataset.bits_per_byte(best)
+    validated = dataset.val_count(trainer.model.args.max_seq_len, trainer.args.eval_tokens)
+    if score:
+        nats, bits, validated = score.nats_per_token, score.bits_per_byte, score.tokens
+    seconds = f"{progress.wall_seconds:.0f}" if progress.wall_seconds >= 10 else f"{progress.wall_seconds:.1f}"
     rows = {
         "parameters": f"{sum(p.numel() for p in trainer.model.parameters()):,}",
-        "trained": f"{quantity(progress.step, 'step')}, {quantity(tokens, 'token')}, "
-        f"{epochs(tokens, trainer.dataset)}, {quantity(round(progress.wall_seconds), 'second')}",
+        "trained": f"{quantity(progress.step, 'step')}, {quantity(tokens, 'token')}, {epochs(tokens, dataset)}, "
+        f"{seconds} seconds",
         "speed": f"{tokens / max(progress.train_seconds, 1e-9):,.0f} tokens/s",
-        "validation": f"{best:.4f} nats per token, {trainer.dataset.bits_per_byte(best):.3f} bits per byte (best, at "
-        f"step {progress.best_step:,}); unigram model {text.unigram_loss:.4f}",
+        "validation": f"{nats:.4f} nats per token, {bits:.3f} bits per byte{dataset.part(validated)}; best at step "
+        f"{progress.best_step:,}; unigram model {text.unigram_loss:.4f}",
     }
     if last > 1.03 * best:
-        rows["note"] = f"overfitted, the last validation was {last:.4f}: try more text, fewer steps or --dropout 0.2"
+        rows["note"] = (
+            f"overfitted, validations rose from {best:.4f} to {last:.4f}: try more text, fewer steps or --dropout 0.2"
+        )
     rows["run directory"] = str(trainer.directory)
     network = f" --network {quote(trainer.args.network)}" if trainer.args.network else ""
     program = "chat.py" if text.chat else "generate.py"
@@ -206,5 +255,12 @@ def summary(trainer: Trainer, text: Text) -> dict[str, str]:
     return rows
 
 
+def trained_tokens(trainer: Trainer) -> int:
+    """The tokens that the run has seen, without padding."""
+    context = trainer.model.args.max_seq_len
+    return trainer.progress.tokens * trainer.dataset.window_tokens(context) // context
+
+
 def epochs(tokens: float, dataset: Dataset) -> str:
-    return f"{tokens / len(dataset.train):,.1f} epochs"
+    passes = tokens / len(dataset.train)
+    return f"{passes:,.1f} epochs" if passes >= 0.1 else f"{passes:.2g} epochs"

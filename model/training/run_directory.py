@@ -1,4 +1,4 @@
-"""The run directory: made, locked; its settings, metrics.jsonl and the state to resume from.
+"""The run directory: made, locked; its settings and the state to resume from.
 
 The state is weights, optimizer state and progress in one safetensors file. A sharded model (--fsdp) is gathered by the
 first process, so the file does not depend on the number of processes. torch.distributed.checkpoint would write a
@@ -9,13 +9,12 @@ state atomically.
 import errno
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from filelock import AcquireReturnProxy, FileLock, Timeout
@@ -31,7 +30,6 @@ from .config import CONFIG_FILE, Run, cannot_resume
 from .distributed import Ranks, copy_whole, gather_tensors
 from .optimizer import create_state
 
-METRICS = "metrics.jsonl"
 STATE = "training_state.safetensors"
 LOCK = ".lock"
 RUN_FILES = (STATE, WEIGHTS, "config.json", CONFIG_FILE)  # a directory with any of these is taken
@@ -109,30 +107,6 @@ def locked(directory: Path) -> AcquireReturnProxy:
         raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
     remove_unfinished(directory)
     return lock
-
-
-def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of a metrics file, except an unfinished last one. Raises ValueError if the file is damaged."""
-    try:
-        return [line for line in map(json.loads, path.read_bytes().split(b"\n")[:-1]) if line["step"] >= 0]
-    except (ValueError, TypeError, KeyError, RecursionError):
-        raise ValueError(f"{path} is damaged: restore or remove it") from None
-
-
-def truncate_metrics(path: Path, last_step: int) -> None:
-    """Keep the lines of a metrics file up to ``last_step``, -1 for none."""
-    lines = read_metrics(path) if path.exists() else []
-    write_text(path, "".join(json.dumps(line) + "\n" for line in lines if line["step"] <= last_step))
-
-
-def append_metrics(path: Path, step: int, measured: Mapping[str, float], sync: bool) -> None:
-    """Append the measured values of a step as one line. With ``sync``, not even a power cut loses it."""
-    line = {"step": step} | {name: float(f"{value:.7g}") for name, value in measured.items()}
-    with path.open("ab") as file:
-        file.write(json.dumps(line).encode() + b"\n")
-        if sync:
-            file.flush()
-            os.fsync(file.fileno())
 
 
 @dataclass

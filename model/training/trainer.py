@@ -14,6 +14,7 @@ with half the scale.
 import math
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from itertools import islice
 from pathlib import Path
 
@@ -24,6 +25,8 @@ from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_
 
 from ..attention import Attention
+from ..cli.files import write_json
+from ..decoding.scoring import SCORED_TOKENS, score_texts, validation_text
 from ..fast.loss import NextTokenLoss
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
@@ -41,16 +44,14 @@ from .distributed import (
     unsharded,
     whole_model,
 )
+from .metrics import METRICS, SCORE, LastScore, append_metrics, truncate_metrics
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
-from .run_directory import (
-    METRICS,
-    Progress,
-    append_metrics,
-    load_state,
-    read_progress,
-    save_state,
-    truncate_metrics,
-)
+from .run_directory import Progress, load_state, read_progress, save_state
+
+# The tokens of a validation, for each token of training before it. A token takes a third of the time of its training,
+# so validations take a twentieth of the run. The last score is computed in float32: where training multiplies in
+# bfloat16, a token takes three quarters of that time, and the score a tenth of the run at most.
+VALIDATION_SHARE = 0.13
 
 
 class Trainer:
@@ -119,6 +120,7 @@ class Trainer:
                 self.scaler.load_state_dict(self.scaler.state_dict() | scale)
             self._save_if_best()  # the run may have been killed between its state and its model
         if directory and self.ranks.is_first:
+            (directory / SCORE).unlink(missing_ok=True)
             truncate_metrics(directory / METRICS, saved.step if saved else -1)
 
     def run(self) -> Progress:
@@ -240,6 +242,24 @@ class Trainer:
         context = self.model.args.max_seq_len  # that of the model that is saved, even while batches have half of it
         with self.autocast:  # not self.loss, which would be compiled once more, without gradients
             return validation_loss(self.parallel, self.dataset, self.args, context, self.ranks)
+
+    def score_best(self, on_scored: Callable[[int], object] = lambda count: None) -> LastScore:
+        """Score the saved model, which is the best one, as evaluate.py does, and write the result into its directory.
+
+        That is on all of the validation text, or on SCORED_TOKENS of it. If this could take more than a tenth of the
+        time of the run, it is on ``eval_tokens`` only. For one process, which must have room for the whole model.
+        """
+        assert self.directory
+        part = SCORED_TOKENS
+        if min(part, self.dataset.val_tokens) > VALIDATION_SHARE * self.progress.tokens:
+            part = min(part, self.args.eval_tokens)
+        model = open_checkpoint(self.directory).model(self.device, network=type(self.model))
+        text = validation_text(self.dataset, model.args.max_seq_len, part)
+        (score,) = score_texts(model, [text], on_scored)
+        nats, bits = score.nats_per_token, score.bits_per_byte
+        last = LastScore(self.progress.best_step, nats, bits, score.tokens, self.dataset.val_tokens, part)
+        write_json(self.directory / SCORE, asdict(last))
+        return last
 
     def _check_finite(self, value: float, message: str) -> None:
         """Raise ValueError for NaN or infinity. All processes must give the same ``value``, so that all of them end."""

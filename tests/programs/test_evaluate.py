@@ -168,7 +168,7 @@ def test_a_document_without_a_token_has_no_means_and_the_others_are_scored(tmp_p
 
 @pytest.mark.usefixtures("each_processor")
 @pytest.mark.parametrize("val", [["--val_fraction", 0.3], ["--val_data", "end.txt"]])
-def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, val):
+def test_without_data_the_score_is_that_of_the_run(trained, run, val):
     """In which dropout has no effect."""
     for name, end in (("documents.txt", 480), ("end.txt", 150)):
         Path(name).write_text(f"{TEXT[:end]}%{TEXT[end:]}%{TEXT[:80]}%{TEXT[:41]}", encoding="utf-8")
@@ -178,7 +178,7 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     assert code == 0
     assert "tok/s" not in err, "no progress bar is written to a pipe"
     scored = "all of end.txt" if "end.txt" in val else r"the last [\d.]+% of each document of documents\.txt"
-    assert re.search(f"note: scoring {scored}, the run's validation text .*--eval_tokens.* 16 bits", err)
+    assert re.search(f"note: scoring {scored}, the run's validation text\n", err)
     for flag in (["--doc_separator", ""], ["--text_key", "body"], ["--stride", 3], ["--tokenizer", "run"]):
         assert f"{flag[0].strip('-')} cannot be used with the run's validation text: add --data" in run(*flag).err
     found, metrics = json.loads(out), json.loads(Path("run/metrics.jsonl").read_bytes())
@@ -187,6 +187,7 @@ def test_without_data_the_score_is_the_last_validation_of_the_run(trained, run, 
     dataset = load_dataset(Path("run"))
     assert (found["tokens"], found["bytes"]) == (dataset.val_tokens, dataset.val_bytes)
     assert "text           validation text\n" in run().out
+    assert "whole is for the run's validation text" in run("--whole", "--data", "text.txt").err
 
 
 TINY_STORIES = Path(__file__).parents[2].parent / "shared/models/TinyStories-656K"

@@ -21,7 +21,8 @@ from model.text.dataset import load_dataset
 from model.text.sources import open_documents
 from model.text.tokenize import tokenize
 from model.training.config import SETTINGS_CLASSES
-from model.training.run_directory import load_state, read_metrics
+from model.training.metrics import read_metrics
+from model.training.run_directory import load_state
 from model.weights import llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
 from model.weights.tensors import load_tensors
 from study.positions import build_scheme

@@ -275,14 +275,20 @@ def test_validation_counts_each_target_once(length, context, batch):
         assert inputs.shape[1] <= context
 
 
-def test_with_max_tokens_the_validation_windows_are_spread_over_the_text():
-    def starts(max_tokens):
-        batches = random_dataset(val=1001).val_batches(4, 10, max_tokens=max_tokens)
-        return [row[0] for inputs, _ in batches for row in inputs]
+@pytest.mark.parametrize("context", [64, 100, 512, 5000])
+def test_with_max_tokens_the_same_passages_are_validated_in_every_context(context):
+    def validated(max_tokens):
+        batches = random_dataset(val=20_001).val_batches(4, context, max_tokens=max_tokens)
+        return sorted(token for _, targets in batches for token in targets.ravel())
 
-    assert starts(200) == list(range(0, 1000, 50))
-    assert starts(3) == [0]
-    assert starts(9999) == list(range(0, 1000, 10))
+    def passages(starts, length):
+        return [token for start in starts for token in range(start + 1, start + length + 1)]
+
+    assert validated(8192) == passages([number * (20_000 - 512) // 15 for number in range(16)], 512)
+    assert validated(16_384) == passages([number * (20_000 - 1024) // 15 for number in range(16)], 1024)
+    assert validated(1100) == passages([0, 20_000 - 550], 550)
+    assert validated(3) == [1, 2, 3]
+    assert validated(20_000) == validated(None) == list(range(1, 20_001))
 
 
 @given(st.lists(st.integers(2, 129), min_size=1, max_size=7), st.integers(1, 3))

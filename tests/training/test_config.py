@@ -179,7 +179,7 @@ def test_fine_tuning_lowers_the_default_learning_rate(flags, optimizer, lr):
         ({"dim": 32}, "dim 16 -> 32"),
         ({"optimizer": "adamw"}, 'optimizer "muon" -> "adamw"'),
         ({"init_from": Path("b")}, 'init_from None -> "b"'),
-        ({"eval_tokens": 99}, "eval_tokens 200000 -> 99"),  # else the best model would be replaced by a worse one
+        ({"eval_tokens": 99}, "eval_tokens 8192 -> 99"),  # else the best model would be replaced by a worse one
     ],
 )
 def test_a_run_is_not_resumed_with_another_text_model_optimizer_or_validation(setting, change):

@@ -12,6 +12,7 @@ from training_helpers import ARGS, dataset, make_run, trainer
 from model.training.config import TrainArgs
 from model.training.console import Console, announcement, expectation, summary
 from model.training.distributed import Ranks
+from model.training.metrics import LastScore
 from model.training.run_directory import Progress
 from model.training.run_text import Text
 
@@ -75,17 +76,20 @@ def test_the_summary(tmp_path, monkeypatch):
     run = trainer(Path("my run"))
     times = {"train_seconds": 2.0, "wall_seconds": 7.4}
     run.progress = Progress(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300)
-    assert summary(run, TEXT) == {
+    assert summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 99, 99, 1 << 17)) == {
         "parameters": "4,784",
-        "trained": "400 steps, 25,600 tokens, 51.2 epochs, 7 seconds",
+        "trained": "400 steps, 25,600 tokens, 51.2 epochs, 7.4 seconds",
         "speed": "12,800 tokens/s",
-        "validation": "2.0000 nats per token, 2.885 bits per byte (best, at step 300); unigram model 2.3450",
-        "note": "overfitted, the last validation was 2.1000: try more text, fewer steps or --dropout 0.2",
+        "validation": "1.9877 nats per token, 2.868 bits per byte; best at step 300; unigram model 2.3450",
+        "note": "overfitted, validations rose from 2.0000 to 2.1000: try more text, fewer steps or --dropout 0.2",
         "run directory": "my run",
         "next": "python generate.py 'my run'",
     }
     run.progress.val_loss = 2.05
-    assert "note" not in summary(run, TEXT)
+    rows = summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 50, 99, 50))
+    assert "note" not in rows
+    assert "2.868 bits per byte (on 50 of 99 tokens); best at step 300" in rows["validation"]
+    assert "2.0000 nats per token, 2.885 bits per byte; best" in summary(run, TEXT, None)["validation"], "sharded"
 
 
 @pytest.mark.parametrize("limits", [{"max_steps": 3, "minutes": 60.0}, {"max_steps": 9, "minutes": 1e-7}])
@@ -108,7 +112,9 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert set(sample) <= set("abcdefghij ")
     assert "step 10: validation " in err
     assert re.search(
-        r"^100%\|#+\| 00:0\d left, step 20, loss [\d.]+, [\d,]+ tokens/s, validation [\d.]+$", err, re.MULTILINE
+        r"^100%\|#+\| 00:0\d, 00:00 left, step 20, epoch 2.6, loss [\d.]+, best [\d.]+ at 20, [\d,]+ tokens/s$",
+        err,
+        re.MULTILINE,
     )
     assert "\r" not in err, "lines of a log file"
     assert "parameters     4,784\n" in err
@@ -142,4 +148,4 @@ def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, 
 
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     train_in_console(trainer(tmp_path, clock=clock, max_steps=None, minutes=1, eval_every=1000))
-    assert re.search(r"75%\|#+ +\| 00:15 left, step 2, ", capfd.readouterr().err)
+    assert re.search(r"75%\|#+ +\| 00:45, 00:15 left, step 2, ", capfd.readouterr().err)

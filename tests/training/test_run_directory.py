@@ -13,19 +13,17 @@ import torch
 from training_helpers import forked, make_run, same, trainer, weights
 
 from model.training.config import CONFIG_FILE
+from model.training.metrics import append_metrics, read_metrics, truncate_metrics
 from model.training.run_directory import (
     STATE,
-    append_metrics,
     begin,
     load_state,
     locked,
     make_first_free,
-    read_metrics,
     read_progress,
     run_directory,
     save_state,
     state_tensors,
-    truncate_metrics,
 )
 from model.weights import load_model
 from model.weights.tensors import load_tensors, read_metadata, save_tensors
