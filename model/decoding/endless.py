@@ -87,6 +87,8 @@ class EndlessCache(KVCache):
         back = self.rotations_back[count]  # (D/2,)
         old, new = slice(self.keep + count, length), slice(self.keep, length - count)
         for layer in self.layers:
+            if layer.keys is None:  # nothing is cached yet
+                continue
             keys, values = layer.keys, layer.values  # (B, K, max_seq_len + 1, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)

@@ -79,7 +79,7 @@ def settings_of(directory: str) -> dict:
 def test_a_run_directory_is_complete(trained):
     Path("tagged.txt").write_text("\n<|endoftext|>\n".join(TEXT.splitlines()), encoding="utf-8")
     err = trained("small.toml", "--data", "tagged.txt", "--out_dir", "out")
-    assert rows(err)["documents"] == "200 documents, separated by '<|endoftext|>'"
+    assert rows(err)["documents"] == "200 documents, the longest of 21 tokens, separated by '<|endoftext|>'"
     assert rows(err)["next"] == "python generate.py out"
     names = {path.name for path in Path("out").iterdir()}
     assert names >= {"config.toml", "config.json", "model.safetensors", "tokenizer.model", "metrics.jsonl"}

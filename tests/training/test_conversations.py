@@ -199,9 +199,9 @@ class Rows:
         ("nosys", [SUM, THOUGHT, SUM, assistant("4")], [THOUGHT["content"] + "4"], []),
         (
             "nosys",
-            [SUM | {"name": "Anna"}, assistant("4") | {"thinking": "Hm."}],
+            [SUM, assistant("4") | {"thinking": "Hm."}],
             ["4"],
-            ["example 'Anna' of a.jsonl:1"],
+            ["example 'Hm.' of a.jsonl:1"],
         ),
         ("gemma", [SUM, assistant(" Four. \n")], ["Four."], []),
         ("gemma", [SUM, REASONED], ["It is 4."], ["'Add one to 3.' of a.jsonl:1"]),
