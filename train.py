@@ -41,7 +41,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     """Train, or only show the plan; returns the exit status. Every process calls it."""
     with ExitStack() as stack:
         # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
-        run, speed = ranks.first(lambda: prepare(flags, ranks, stack))
+        run, speed = ranks.on_first_process(lambda: prepare(flags, ranks, stack))
         text = open_text(run)
         rows = announcement(run, text, ranks, speed)
         if flags.plan:

@@ -3,8 +3,8 @@
 DDP keeps a full copy of the model in each process and averages the gradients. FSDP2 (``fully_shard``) shards every
 parameter, gradient and optimizer state over the processes, and gathers the weights of a block just before it runs.
 
-A model that is sharded is never built whole in one process: it is built on the meta device, sharded, and filled row by
-row (``fill_shards``).
+A model that is sharded is whole in the first process only, on the CPU: when it begins, and when it is saved. The other
+processes build it on the meta device, and get their rows from the first one.
 
 FSDP is imported only in the functions that shard; elsewhere a sharded tensor is recognized by its attributes. The
 import takes 0.75 s of processor time on top of 1.6 s for torch, because it imports sympy and torch.fx, and few runs
@@ -14,7 +14,7 @@ need it.
 import os
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -24,10 +24,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.overrides import TorchFunctionMode
 
 from ..cli.machine import pick_device
-from ..config import ModelArgs
 from ..fast.loss import NextTokenLoss
 from ..transformer import Transformer
 from ..weights.variants import make_network
@@ -39,15 +37,15 @@ T = TypeVar("T")
 class Ranks:
     """The rank of this process, and the number of processes.
 
-    ``local_rank`` is the rank among the ``local_world_size`` processes of this machine. ``patient`` is a process group
-    that waits for hours, None for the one of training.
+    ``local_rank`` is the rank among the ``local_world_size`` processes of this machine. ``slow_group`` is a process
+    group that waits for hours, None for the one of training.
     """
 
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
     local_world_size: int = 1
-    patient: Any = None
+    slow_group: Any = None
 
     @property
     def is_first(self) -> bool:
@@ -62,7 +60,7 @@ class Ranks:
             dist.all_reduce(table)
         return table.tolist()
 
-    def first(self, work: Callable[[], T]) -> T:
+    def on_first_process(self, work: Callable[[], T]) -> T:
         """Let the first process do the work, and give its result to all, which wait for it, for hours if need be.
 
         If the work fails, the first process raises its error, and the others exit without a word.
@@ -74,7 +72,7 @@ class Ranks:
             if self.is_first:
                 answer = [(work(),)]
         finally:
-            dist.broadcast_object_list(answer, group=self.patient)
+            dist.broadcast_object_list(answer, group=self.slow_group)
         if answer[0] is None:
             sys.exit(2)
         return answer[0][0]
@@ -118,7 +116,7 @@ def processes() -> Iterator[Ranks]:
         yield Ranks()
         return
     try:
-        yield replace(ranks, patient=dist.new_group(backend="gloo", timeout=timedelta(hours=12)))
+        yield replace(ranks, slow_group=dist.new_group(backend="gloo", timeout=timedelta(hours=12)))
     except BaseException as error:
         traceback.clear_frames(error.__traceback__)  # which would keep DDP
         raise
@@ -131,9 +129,9 @@ def parallelize(
 ) -> nn.Module:
     """Wrap the loss of a network in DDP, or shard it with FSDP; unchanged for one process.
 
-    All processes have the same weights before; with FSDP they are on the CPU or the meta device, and each process keeps
-    its rows of them on ``device``. The names of the parameters do not change. ``dtype`` is that of the matrix products
-    with FSDP.
+    With DDP all processes have the same weights before. With FSDP they are on the CPU, or without values on the meta
+    device, and each process keeps its rows of them on ``device``. The names of the parameters do not change. ``dtype``
+    is that of the matrix products with FSDP.
     """
     if ranks.world_size == 1:
         return loss
@@ -150,52 +148,9 @@ def parallelize(
         fully_shard(layer, mesh=mesh, mp_policy=policy)
     # By default the weights of the root stay gathered until a backward pass, and a validation has none.
     fully_shard(loss, mesh=mesh, mp_policy=policy, reshard_after_forward=True)
+    if next(loss.parameters()).is_meta:
+        loss.to_empty(device=device)
     return loss
-
-
-def fill_shards(
-    loss: nn.Module, model: Transformer, device: torch.device, weights: Iterable[tuple[str, Tensor]]
-) -> None:
-    """Allocate the shards of a model on the meta device, and copy to each process its rows of the weights."""
-    loss.to_empty(device=device)
-    shards = model.state_dict()
-    for name, whole in weights:
-        copy_whole(shards[name], whole)
-
-
-class InitialWeights(TorchFunctionMode):
-    """While a network is built on the meta device: how each of its parameters was initialized last.
-
-    Random numbers are drawn as on the CPU, one parameter at a time, and thrown away, so that the generator is in the
-    same state before each parameter.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.initializations: dict[Tensor, tuple[Tensor, Callable[[Tensor], object]]] = {}
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        if getattr(func, "__module__", None) != nn.init.__name__:
-            return func(*args, **kwargs)
-        tensor, *args = args or [kwargs.pop("tensor")]
-        state = torch.get_rng_state()
-        self.initializations[tensor] = state, lambda whole: func(whole, *args, **kwargs)
-        func(torch.empty(tensor.shape, device="cpu"), *args, **kwargs)
-        return tensor
-
-
-def random_weights(args: ModelArgs, seed: int) -> Iterator[tuple[str, Tensor]]:
-    """The weights of ``Transformer(args)`` after ``torch.manual_seed(seed)``, one at a time."""
-    torch.manual_seed(seed)
-    with torch.device("meta"), InitialWeights() as initial:
-        model = Transformer(args)
-    for name, parameter in model.named_parameters():
-        state, initialize = initial.initializations[parameter]
-        torch.set_rng_state(state)
-        whole = torch.empty(parameter.shape, device="cpu")
-        initialize(whole)
-        yield name, whole
 
 
 def whole_model(model: Transformer, ranks: Ranks) -> Transformer | None:
@@ -227,18 +182,20 @@ def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 
 
 @torch.no_grad()
-def copy_whole(target: Any, whole: Tensor) -> None:
-    """Copy ``whole`` to ``target``, or if that is sharded, to each process its rows."""
-    if is_sharded(target):
-        from torch.distributed.tensor import distribute_tensor
+def scatter_tensors(tensors: Mapping[str, Any], whole: Mapping[str, Tensor]) -> None:
+    """Copy whole tensors to ``tensors``. Of those that are sharded, each process gets its rows from the first process.
 
-        whole = distribute_tensor(
-            whole.to(target.device),
-            target.device_mesh,
-            target.placements,
-            src_data_rank=None,  # each process has the whole
-        )
-    target.copy_(whole)
+    Every process must call it. In the others than the first, the whole of a sharded tensor may be on the meta device.
+    """
+    for name, tensor in tensors.items():
+        source = whole[name]
+        if is_sharded(tensor):
+            from torch.distributed.tensor import distribute_tensor
+
+            if source.is_meta:
+                source = torch.empty_like(source, device=tensor.device)
+            source = distribute_tensor(source, tensor.device_mesh, tensor.placements)
+        tensor.copy_(source)
 
 
 def is_sharded(tensor: Tensor) -> bool:

@@ -27,7 +27,7 @@ from ..config import Range
 from ..transformer import Transformer
 from ..weights.tensors import WEIGHTS, load_tensors, read_metadata, save_tensors
 from .config import CONFIG_FILE, Run, cannot_resume
-from .distributed import Ranks, copy_whole, gather_tensors
+from .distributed import Ranks, gather_tensors, scatter_tensors
 from .optimizer import create_state
 
 STATE = "training_state.safetensors"
@@ -181,8 +181,7 @@ def load_state(directory: Path, model: Transformer, optimizers: Optimizers) -> N
     tensors = state_tensors(model, optimizers)
     if shapes(saved) != shapes(tensors):
         raise damaged(directory / STATE)
-    for name, tensor in tensors.items():
-        copy_whole(tensor, saved[name])
+    scatter_tensors(tensors, saved)
 
 
 def shapes(tensors: Mapping[str, Tensor]) -> dict[str, tuple[torch.Size, torch.dtype]]:

@@ -30,16 +30,15 @@ from ..decoding.scoring import SCORED_TOKENS, score_texts, validation_text
 from ..fast.loss import NextTokenLoss
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import load_model, open_checkpoint
+from ..weights import load_model
 from ..weights.checkpoint import check_savable, save_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
 from .distributed import (
     Ranks,
-    fill_shards,
     local_device,
     parallelize,
-    random_weights,
+    scatter_tensors,
     set_gradient_sync,
     unsharded,
     whole_model,
@@ -103,14 +102,15 @@ class Trainer:
         # Before the loss copies the modules: moved in the first step, it would make compiled code compile once more
         if model.freqs_cis.device != self.device:
             model.freqs_cis = model.freqs_cis.to(self.device)
+        whole = model.state_dict()  # before the model is sharded
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
         # computes its loss and averages gradients over the processes, with DDP or FSDP; ``loss``, which the steps call,
         # is ``parallel``, compiled if asked for.
         self.parallel = parallelize(
             NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
         )
-        if self.sharded and model.tok_embeddings.weight.is_meta:
-            fill_shards(self.parallel, model, self.device, initial_weights(model, args) if saved is None else ())
+        if self.sharded and saved is None:
+            scatter_tensors(model.state_dict(), whole)
         self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
@@ -337,25 +337,29 @@ def add_dropout(model: Transformer, probability: float) -> None:
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
 
 
-def initial_weights(model: Transformer, args: TrainArgs) -> Iterator[tuple[str, Tensor]]:
-    """The weights of a model on the meta device, one at a time: random, or those of ``init_from``."""
-    if args.init_from is None:
-        return random_weights(model.args, args.seed)
-    return ((name, stored.read()) for name, stored in open_checkpoint(args.init_from).stored.items())
-
-
 def initial_model(run: Run, ranks: Ranks) -> Transformer:
-    """A model with random weights, or with those of ``init_from``. Its context may be shorter than that of the source.
+    """A model with random weights, or with those of ``init_from``. If its directory has a state, the trainer loads it.
 
-    If its directory has a state, the source is not read, because the trainer replaces the weights. With ``fsdp``, the
-    trainer sets the weights when it has sharded the model, because no process may have room for all of them. But those
-    of a subclass are set here, on the CPU, because it may compute them as it likes.
+    The trainer shards the model with ``fsdp``. Until then only the first process has weights, on the CPU, because the
+    processes of a machine may not have room for one copy each. But a subclass is built in each process, because it may
+    compute its buffers as it likes.
     """
     is_sharded = run.train.fsdp and ranks.world_size > 1
-    if is_sharded and run.network is Transformer:
-        return make_network(Transformer, run.model)  # on the meta device
-    model = run.network(run.model)
-    source = run.train.init_from
-    if source and not (run.resume and read_progress(run.directory)):
-        model.load_state_dict(load_model(source, network=run.network).state_dict())
-    return model if is_sharded else model.to(local_device(run.train.device, ranks))
+    has_state = run.resume and read_progress(run.directory) is not None
+    source = None if has_state else run.train.init_from
+    if not (is_sharded and run.network is Transformer):
+        model = model_with_weights(run, source)
+        return model if is_sharded else model.to(local_device(run.train.device, ranks))
+    model = make_network(Transformer, run.model)  # on the meta device
+    if not has_state:
+        ranks.on_first_process(lambda: model.load_state_dict(model_with_weights(run, source).state_dict(), assign=True))
+    return model
+
+
+def model_with_weights(run: Run, source: Path | str | None) -> Transformer:
+    """A model with random weights, or those of ``source``, whose context may be longer."""
+    if source is None:
+        return run.network(run.model)
+    model = make_network(run.network, run.model)
+    model.load_state_dict(load_model(source, network=run.network).state_dict(), assign=True)
+    return model

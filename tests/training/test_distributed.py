@@ -168,8 +168,10 @@ def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights
 
     def shard(ranks) -> None:
         run = dataclasses.replace(make_run(tmp_path / "state", **settings, fsdp=True), resume=start == "resume")
+        torch.manual_seed(run.train.seed)
         sharded = initial_model(run, ranks)
-        assert all(parameter.is_meta for parameter in sharded.parameters())
+        in_first = ranks.is_first and start != "resume"
+        assert all(parameter.is_meta != in_first for parameter in sharded.parameters())
         trainer = Trainer(sharded, dataset(), run.train, run.directory, ranks, resume=run.resume)
         found = gather_tensors(sharded.state_dict(), ranks)
         assert not ranks.is_first or same(found, model.state_dict())
@@ -179,6 +181,19 @@ def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights
     (tmp_path / "state").mkdir(exist_ok=True)
     assert run_in_processes(2, shard) == [0, 0]
     assert load_model(tmp_path / "state").args == single.model
+
+
+def test_weights_to_shard_that_cannot_be_used_are_one_message_and_end_all_processes(tmp_path, capfd):
+    model = Transformer(ARGS)
+    model.norm.weight.data[0] = torch.nan
+    save_model(model, tmp_path)
+    settings = vars(ARGS) | {"fsdp": True, "init_from": tmp_path, "device": "cpu"}
+
+    def load(ranks) -> None:
+        initial_model(make_run(**settings), ranks)
+
+    assert run_in_processes(2, load) == [1, 2]
+    assert capfd.readouterr().err.count("Error") == 1
 
 
 @pytest.mark.slow
@@ -264,11 +279,11 @@ def test_nccl_is_asked_for_only_where_pytorch_has_it(monkeypatch, cuda, nccl):
 @pytest.mark.slow
 def test_the_first_process_works_for_all_and_its_failure_ends_all():
     def work(ranks) -> None:
-        assert ranks.first(lambda: {"rank": ranks.rank}) == {"rank": 0}
+        assert ranks.on_first_process(lambda: {"rank": ranks.rank}) == {"rank": 0}
         assert ranks.gather(ranks.rank, 1 / (1 + ranks.rank)) == [[0, 1, 2], [1, 1 / 2, 1 / 3]]
 
     def fail(ranks) -> None:
-        ranks.first(lambda: int("a mistake of the user"))
+        ranks.on_first_process(lambda: int("a mistake of the user"))
 
     assert run_in_processes(3, work) == [0, 0, 0]
     assert run_in_processes(2, fail) == [1, 2]
