@@ -56,14 +56,12 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
         assert sorted(tmp_path.rglob("*")) == before
     with run_directory(run) as made:
         begin(made)
-        begun = replace(made, train=replace(made.train, out_dir=made.directory))
+        begun = replace(made, train=replace(made.train, out_dir=made.directory))  # by its name
         for resume, advice in ((True, "wait until it ends, or stop it"), (False, "give another --out_dir")):
             words = rf"^{made.directory} is in use by another trainer \(process {os.getpid()}\): {advice}$"
             for _ in range(2):  # the first one has not changed the file
                 with pytest.raises(ValueError, match=words):
-                    run_directory(
-                        replace(made, resume=resume, train=replace(made.train, out_dir=made.directory))
-                    ).__enter__()
+                    run_directory(replace(begun, resume=resume)).__enter__()
     assert (made.directory == directory) == (named or "mine" not in existing)
     assert (made.directory / CONFIG_FILE).exists()
     taken = make_run(made.directory, out_dir=made.directory)
