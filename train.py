@@ -18,6 +18,7 @@ import torch
 
 from model.cli import Parser, Settings, add_flags, format_flags, print_rows, read_flags, user_path
 from model.cli.machine import keep_freed_memory
+from model.text.dataset import load_dataset
 from model.training.choice import choose
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, resolve
 from model.training.console import Console, announcement
@@ -73,7 +74,7 @@ def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, floa
     # vocab_size. To resume, they are there.
     run = prepare_text(run)
     # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
-    return choose(run, open_text(run).dataset, ranks, with_speed=flags.plan)
+    return choose(run, load_dataset(run.directory), ranks, with_speed=flags.plan)
 
 
 def parse_flags() -> Namespace:

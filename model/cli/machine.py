@@ -52,11 +52,10 @@ CPU = this_processor()
 def pick_device(name: str) -> torch.device:
     """The device called ``name``; ``auto`` is CUDA, else MPS, else the CPU. Raises ValueError if it is missing.
 
-    An NVIDIA card that PyTorch has no kernels for counts as missing, with a warning. So does any NVIDIA card if
-    PyTorch was built for the CPU only, as that of PyPI for Windows is.
+    An NVIDIA card counts as missing, with a warning, if PyTorch was built for the CPU only, as PyPI's for Windows.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
-    cuda = [f"cuda:{index}" for index in range(count) if has_kernels(index)]
+    cuda = [f"cuda:{index}" for index in range(count)]
     mps = ["mps"] if torch.backends.mps.is_available() else []
     available = [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
     has_unused_card = torch.version.cuda is None and not cuda and shutil.which("nvidia-smi") is not None
@@ -68,28 +67,6 @@ def pick_device(name: str) -> torch.device:
         advice = f"; {BUILT_FOR_CPU}" if has_unused_card else ""
         raise ValueError(f"device is {name!r}: PyTorch finds only {', '.join(available)} on this machine{advice}")
     return torch.device(name)
-
-
-def has_kernels(card: int) -> bool:
-    """Whether this build of PyTorch has kernels for an NVIDIA card; it also reports cards that are too old for it.
-
-    ``sm_86`` runs on capability 8.6 and later 8.x; ``compute_86`` is compiled again for anything from 8.6 on.
-    """
-    architectures = torch.cuda.get_arch_list()
-    found = [re.fullmatch(r"(sm|compute)_(\d+)(\d)\w?", name) for name in architectures]
-    if not any(found):  # AMD's cards
-        return True
-    capability = torch.cuda.get_device_capability(card)
-    for kind, major, minor in (match.groups() for match in found if match):
-        same_major = int(major) == capability[0]
-        if (int(major), int(minor)) <= capability and (same_major or kind == "compute"):
-            return True
-    warnings.warn(
-        f"cuda:{card} has capability {capability[0]}.{capability[1]} and is not used: this PyTorch has kernels for "
-        f"{', '.join(architectures)} only",
-        stacklevel=2,
-    )
-    return False
 
 
 def native_dtype(device: torch.device) -> torch.dtype:

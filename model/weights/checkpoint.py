@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -22,7 +22,7 @@ from ..fast.kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .hub import NO_HUB, RUNS, is_hub_id, local_directory
+from .hub import RUNS, hub_advice, local_directory
 from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
 from .tensors import (
     WEIGHT_DTYPES,
@@ -39,6 +39,7 @@ from .variants import make_network, name_of
 
 MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 PICKLED_WEIGHTS = "pytorch_model.bin"
+ADAPTER = "adapter_config.json"  # of peft and of MLX
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
@@ -187,7 +188,12 @@ def check_is_checkpoint(path: Path) -> None:
     """Raise ValueError that says how to get a Hugging Face directory, if the path is not one."""
     needed = "give a run or a Hugging Face directory"
     if not os.path.exists(path):  # Path.exists raises OSError for a name that is too long
-        raise ValueError(f"{path} does not exist: {NO_HUB if is_hub_id(path) else ''}{needed}")
+        raise ValueError(f"{path} does not exist: {hub_advice(path)}{needed}")
+    if (path / ADAPTER).is_file():  # transformers would apply it, so the model alone is another one
+        raise ValueError(
+            f"{path} holds an adapter ({ADAPTER}), which is not applied: merge it with peft's merge_and_unload and "
+            f"save the result, or to open the model without it, move {ADAPTER} to another directory"
+        )
     if (path / "config.json").is_file():
         return
     if (path / "params.json").is_file():
@@ -253,7 +259,7 @@ def save_model(model: Transformer, directory: str | Path) -> None:
 
     config.json is written before model.safetensors, so that new weights are never beside a missing or old config.
     """
-    model = getattr(model, "_orig_mod", model)  # the module that torch.compile has wrapped
+    model = unwrapped(model)
     check_savable(model)
     directory = Path(directory)
     args, subclass_name = model.args, name_of(type(model))
@@ -268,6 +274,22 @@ def save_model(model: Transformer, directory: str | Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, state, {"format": "pt"})  # transformers requires it
+
+
+def unwrapped(model: torch.nn.Module) -> Transformer:
+    """The network in a wrapper of PyTorch's: torch.compile, DDP, DataParallel, AveragedModel.
+
+    Raises ValueError for another module.
+    """
+    inner: Any = model
+    while not isinstance(inner, Transformer):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+        if inner is None:
+            raise ValueError(
+                f"model is a {type(model).__name__}: give the Transformer in it; an adapter of peft is merged by "
+                "merge_and_unload first"
+            )
+    return inner
 
 
 def check_savable(model: Transformer) -> None:

@@ -14,8 +14,8 @@ RUNS = Path("runs")  # where train.py writes its runs
 INDEX = f"{WEIGHTS}.index.json"
 # All that is read beside the weights. No code is downloaded.
 SMALL_FILES = (
-    "config.json", "generation_config.json", INDEX, "chat_template.jinja", "tokenizer.model", "tokenizer.json",
-    "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "config.json", "adapter_config.json", "generation_config.json", INDEX, "chat_template.jinja", "tokenizer.model",
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
 )  # fmt: skip
 NO_HUB = (
     "if it is a model on the Hugging Face Hub, run `pip install huggingface_hub tokenizers`, then this command again; "
@@ -28,6 +28,19 @@ def is_hub_id(path: Path) -> bool:
     return re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", path.as_posix()) is not None and path.parent != RUNS
 
 
+def hub_advice(path: Path) -> str:
+    """The beginning of what to do about a missing path, if it may be an id of the Hub."""
+    if not is_hub_id(path):
+        return ""
+    if not path.parent.is_dir():
+        return NO_HUB
+    name = path.as_posix()
+    return (
+        f"{path.parent} is a folder here, so the Hub is not asked; for its model of this name run `hf download {name} "
+        f"--local-dir {name}`, otherwise "
+    )
+
+
 def local_directory(model: str | Path, weights: bool = True) -> Path:
     """The directory of a model: the path itself, or for an id of the Hub its snapshot in the Hub's cache.
 
@@ -35,7 +48,9 @@ def local_directory(model: str | Path, weights: bool = True) -> Path:
     refused first. Raises ValueError if the Hub does not have the model, or not in this form.
     """
     path = Path(model)
-    if os.path.exists(path) or not is_hub_id(path) or importlib.util.find_spec("huggingface_hub") is None:
+    if os.path.exists(path) or not is_hub_id(path) or path.parent.is_dir():  # then it is mistyped
+        return path
+    if importlib.util.find_spec("huggingface_hub") is None:
         return path
     name = path.as_posix()
     directory = download(name, SMALL_FILES)

@@ -32,13 +32,20 @@ def find_network(name: str) -> type[Transformer]:
         sys.path.insert(0, here)
     importlib.invalidate_caches()
     try:
-        network = getattr(importlib.import_module(module), attribute, None)
+        imported = importlib.import_module(module)
     except Exception as error:  # the user's file can raise anything
         raise ValueError(
             f"network is {name!r}: {module} cannot be imported ({type(error).__name__}: {error})"
         ) from None
+    network = getattr(imported, attribute, None)
     if not (isinstance(network, type) and issubclass(network, Transformer)):
-        raise ValueError(f"network is {name!r}: {module} has no subclass of Transformer with this name")
+        file = getattr(imported, "__file__", None)
+        own = Path(here, *module.split(".")).with_suffix(".py")
+        is_hidden = own.exists() and file is not None and not own.samefile(file)
+        raise ValueError(
+            f"network is {name!r}: {module} has no subclass of Transformer with this name; {file} was imported"
+            + (f", so give {own} another name" if is_hidden else "")
+        )
     check_constructor(network)
     return network
 

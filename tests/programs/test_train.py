@@ -17,6 +17,7 @@ from script_helpers import file_size_limit
 from training_helpers import metrics, torchrun
 
 import train
+from model.text.dataset import load_dataset
 from model.training import choice
 from model.training.choice import LADDER
 from model.training.estimate import count_parameters
@@ -153,6 +154,23 @@ def test_each_missing_file_of_a_run_is_named_or_written_again(run, trained):
         else:
             assert Path("out", name).exists()
             assert max(steps("out")) == 6
+
+
+def test_each_start_reads_the_text_once(trained, monkeypatch):
+    """2 GB of tokens would be read twice before the first step, also to resume."""
+    scans = []
+
+    def counted(directory, vocab_size=None):
+        scans.append(vocab_size)
+        return load_dataset(directory, vocab_size)
+
+    for module in ("model.training.run_text", "train"):
+        monkeypatch.setattr(f"{module}.load_dataset", counted)
+    trained("small.toml", "--data", "text.txt", "--out_dir", "out")
+    assert len([size for size in scans if size]) == 1
+    scans.clear()
+    trained("--resume", "out", "--max_steps", "6")
+    assert len([size for size in scans if size]) == 1
 
 
 def test_a_full_disk_ends_the_run_with_one_line_and_leaves_the_last_checkpoint_unchanged(run, trained):

@@ -13,6 +13,7 @@ import torch
 from damage import change_json
 from meta_files import MakesDirectory, save_meta
 from safetensors.torch import load_file, save_file
+from torch.optim.swa_utils import AveragedModel
 
 from model import KVCache
 from model.fast.kernels import accelerate
@@ -267,3 +268,31 @@ def test_a_model_of_several_dtypes_is_loaded_in_that_of_its_embedding(tied, int8
     assert model(torch.randint(37, (1, 5))).isfinite().all()
     exact = load_model(tied[1])
     assert torch.equal(exact.norm.weight, tied[0].norm.weight), "float32 keeps all of them"
+
+
+def test_an_adapter_beside_a_model_is_refused(small_model, tmp_path):
+    """transformers applies it, so the model alone gives other text."""
+    save_model(small_model(), tmp_path)
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(
+        ValueError, match=r"holds an adapter \(adapter_config\.json\), which is not applied: merge it with"
+    ):
+        load_model(tmp_path)
+    (tmp_path / "config.json").unlink()
+    with pytest.raises(ValueError, match="holds an adapter"):
+        load_model(tmp_path)
+
+
+@pytest.mark.parametrize("inner", [torch.nn.DataParallel, AveragedModel, torch.compile])
+def test_the_model_in_a_wrapper_is_saved(small_model, tmp_path, inner):
+    model = small_model()
+    save_model(torch.nn.DataParallel(inner(model)), tmp_path)
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("wrong", [torch.nn.Linear(2, 2), torch.nn.DataParallel(torch.nn.Linear(2, 2))])
+def test_a_module_without_a_network_is_not_saved(tmp_path, wrong):
+    with pytest.raises(ValueError, match=rf"^model is a {type(wrong).__name__}: give the Transformer in it"):
+        save_model(wrong, tmp_path / "new")
+    assert not (tmp_path / "new").exists()

@@ -205,6 +205,17 @@ def test_a_name_that_is_no_model_is_one_line(name, words):
         load_model(name)
 
 
+@pytest.mark.usefixtures("hub")
+def test_a_mistyped_path_below_a_folder_that_exists_does_not_leave_the_machine(hub, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("models").mkdir()
+    words = "^models/lama does not exist: models is a folder here, so the Hub is not asked; .* otherwise give a run"
+    for load in (load_model, load_tokenizer):
+        with pytest.raises(ValueError, match=words if load is load_model else "models/lama is not a file"):
+            load("models/lama")
+    assert not hub.asked
+
+
 @pytest.mark.usefixtures("made")
 def test_without_a_connection_and_a_copy_the_error_says_so():
     with pytest.raises(ValueError, match=rf"{ID} is not a path here, .* connect, unset HF_HUB_OFFLINE, or give a dir"):

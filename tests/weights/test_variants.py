@@ -165,6 +165,14 @@ def test_a_wrong_network_name_is_an_error_with_the_reason(here, name, words):
     assert "\n" not in str(error.value)
 
 
+@pytest.mark.parametrize("name", ["model", "json"])
+def test_a_file_that_another_module_hides_is_named_with_the_file_that_was_imported(here, name):
+    Path(f"{name}.py").write_text(SLIDING, encoding="utf-8")
+    imported = sys.modules[name].__file__
+    with pytest.raises(ValueError, match=rf"; {imported} was imported, so give \S*{name}\.py another name$"):
+        find_network(f"{name}:SlidingTransformer")
+
+
 def test_a_class_in_a_script_is_named_after_the_file(here):
     script = SLIDING + (
         "from model import ModelArgs\nfrom model.weights import save_model\n"
