@@ -1,4 +1,4 @@
-"""Training on conversations: which tokens count, how they are packed, and what a trained model answers."""
+"""Training on conversations: which tokens count, what a template leaves out, and what a trained model answers."""
 
 import json
 import math
