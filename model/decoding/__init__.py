@@ -4,9 +4,11 @@ options.py         what generate.py, chat.py and evaluate.py share: flags for th
 batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (continue_samples)
 endless.py         texts longer than the context
 network.py         the network for all of these
+prompts.py         the prompts of generate.py, from flags, files and stdin
 sampling.py        from logits to a token
 chat.py            messages to tokens, by the chat template of an instruct checkpoint
 template.py        compiles a chat template with jinja2
+examples.py        conversations to train on and to score: their tokens, and which of them count
 conversation.py    a conversation in turns, with one cache
 terminal.py        user input: line editing, commands
 scoring.py         how well a model predicts texts, for evaluate.py

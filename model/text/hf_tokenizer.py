@@ -29,7 +29,7 @@ class HFTokenizer:
 
     def __init__(self, path: str | Path):
         try:
-            from tokenizers import Tokenizer, __version__
+            from tokenizers import AddedToken, Tokenizer, __version__
         except ImportError:
             raise ValueError(f"{path} needs the extra hf: pip install tokenizers, or give a tokenizer.model") from None
         self.path = Path(path)
@@ -39,6 +39,10 @@ class HFTokenizer:
             self._model = Tokenizer.from_str(self.content.decode())
             self._model.no_truncation()
             self._model.no_padding()
+            for each in self._model.get_added_tokens_decoder().values():
+                if each.special and each.normalized:  # a space that is put before every text would hide its name
+                    options = {name: getattr(each, name) for name in ("single_word", "lstrip", "rstrip")}
+                    self._model.add_special_tokens([AddedToken(each.content, normalized=False, **options)])
             self.vocab_size = max(self._model.get_vocab().values()) + 1
             probe, plain = self._known_text()
             ids = self._model.encode(probe).ids

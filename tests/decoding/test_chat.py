@@ -115,6 +115,18 @@ def test_the_tokens_equal_those_of_transformers(chat_of, transformers, make, tem
     assert not template.startswith("{{- bos") or ids[0] == tokenizer.bos_id
 
 
+@pytest.mark.parametrize("make", [llama_2_json, llama_3])
+def test_a_control_token_that_is_marked_to_be_normalized_is_found_in_a_template(chat_of, make):
+    """As in TinyStories-656K's tokenizer.json, where the space that is put before every text would hide its name."""
+    directory, _, chat = chat_of(make, ZEPHYR)
+    expected = chat.encode(TALK)
+    content = json.loads((directory / "tokenizer.json").read_bytes())
+    added = [each | {"normalized": True} for each in content["added_tokens"]]
+    change_json(directory / "tokenizer.json", added_tokens=added)
+    assert Chat(directory, load_tokenizer(directory)).encode(TALK) == expected
+    assert sum(token in chat.eos_ids for token in expected) == len(TALK)
+
+
 def as_text(content, names):
     for name in names:
         content = content.replace(name, name[0] + " " + name[1:])

@@ -1,4 +1,4 @@
-"""Training on conversations: which tokens count, how they are packed, and what a trained model answers."""
+"""Training on conversations: which tokens count, what a template leaves out, and what a trained model answers."""
 
 import json
 import math
@@ -142,15 +142,23 @@ HEADER = "<|start_header_id|>{{ m.role }}\n"
 PROMPT = "{% if add_generation_prompt %}<|start_header_id|>assistant\n{% endif %}"
 CUTTING = f"""{{% for m in messages %}}{HEADER}{{{{ m.content.split('</think>')[-1] }}}}<|eot_id|>{{% endfor %}}\
 {PROMPT.replace("{% endif %}", "<think>{{ newline }}{% endif %}")}""".replace("{{ newline }}", "{{ '\\n' }}")
-THINKING = (
-    """{% set ns = namespace(last=0) %}{% for m in messages if m.role == 'user' %}{% set ns.last = loop.index %}\
-{% endfor %}{% for m in messages %}<|start_header_id|>{{ m.role + '\\n' }}{% set content = m.content %}\
-{% if m.role == 'assistant' and loop.index > ns.last %}{% set reasoning = m.reasoning_content or '' %}\
-{% if '</think>' in content %}{% set reasoning = content.split('</think>')[0].split('<think>')[-1] %}{% endif %}\
-{{ '<think>\\n' + reasoning.strip() + '\\n</think>\\n\\n' + content.split('</think>')[-1].strip() }}\
-{% else %}{{ content.split('</think>')[-1].strip() }}{% endif %}<|eot_id|>{% endfor %}"""
-    + PROMPT
-)
+THINKING = """{% set ns = namespace(last=0) %}{% for m in messages %}{% if m.role == 'user' %}\
+{% set ns.last = loop.index %}{% endif %}{% endfor %}{% for m in messages %}<|start_header_id|>{{ m.role + '\\n' }}\
+{% if m.role == 'assistant' %}{% generation %}{% set reasoning = m.reasoning_content or '' %}\
+{% if '</think>' in m.content %}{% set reasoning = m.content.split('</think>')[0].split('<think>')[-1] %}{% endif %}\
+{% if loop.index > ns.last %}{{ '<think>\\n' + reasoning.strip() + '\\n</think>\\n\\n' }}{% endif %}\
+{{ m.content.split('</think>')[-1].strip() }}<|eot_id|>{% endgeneration %}\
+{% else %}{{ m.content }}<|eot_id|>{% endif %}{% endfor %}PROMPT"""
+THINKING = THINKING.replace("PROMPT", PROMPT)
+# Gemma 3's puts a system message into the first question, calls the assistant model, and trims.
+GEMMA3 = """{% set system = messages[0].content + '\\n\\n' if messages[0].role == 'system' else '' %}\
+{% for m in messages if m.role != 'system' %}\
+{% if m.role == 'user' %}<|start_header_id|>user
+{{ (system if loop.first else '') + m.content.strip() }}<|eot_id|>
+{% else %}<|start_header_id|>model
+{% generation %}{{ m.content.strip() }}<|eot_id|>{% endgeneration %}{{ '\\n' }}{% endif %}{% endfor %}\
+{% if add_generation_prompt %}<|start_header_id|>model
+{% endif %}"""
 NO_SYSTEM = (
     f"{{% for m in messages if m.role != 'system' %}}{HEADER}{{{{ m.content }}}}<|eot_id|>{{% endfor %}}{PROMPT}"
 )
@@ -219,6 +227,31 @@ def test_all_after_the_prompt_of_the_chat_counts_and_what_the_template_leaves_ou
         prompt = chat.encode(row[:-1])
         assert example.tokens[: len(prompt)] == prompt, "what chat.py asks"
         assert example.targets[len(prompt) :] == example.tokens[len(prompt) :]
+
+
+@pytest.mark.parametrize("template", [THINKING, GEMMA3], ids=["qwen3", "gemma3"])
+@pytest.mark.parametrize("name", TALKS)
+def test_what_counts_is_what_transformers_marks_also_where_a_template_writes_more_than_the_words(
+    chat_of, transformers, recwarn, template, name
+):
+    chat, directory = chat_of(template)
+    reference = transformers.PreTrainedTokenizerFast.from_pretrained(directory)
+    talk = [message | {"content": message["content"].replace("<|eot_id|>", "< |eot_id|>")} for message in TALKS[name]]
+    ((_, _, found),) = read_examples(Rows(talk), chat, 1000)
+    assert not recwarn, "nothing is lost, and each example begins with the prompt"
+    ends = [end for end, message in enumerate(talk, 1) if message["role"] == "assistant"]
+    for end, example in zip(ends if len(found) > 1 else ends[-1:], found, strict=True):
+        expected = reference.apply_chat_template(talk[:end], return_assistant_tokens_mask=True, return_dict=True)
+        length = len(example.tokens)
+        assert example.tokens == expected["input_ids"][:length]
+        counted = [target != UNCOUNTED for target in example.targets]
+        marked = [bool(mark) for mark in expected["assistant_masks"][:length]]
+        answers = [place for place in range(1, end + 1) if place in ends and (len(found) == 1 or place == end)]
+        if all(place > 1 and talk[place - 2]["role"] != "assistant" for place in answers):
+            first = counted.index(True) if len(found) > 1 else 0  # of several examples, only the last answer counts
+            assert counted == [mark and place >= first for place, mark in enumerate(marked)]
+        else:  # no prompt precedes a greeting, nor a second answer, so their thoughts may be left out
+            assert all(mark or not count for mark, count in zip(marked, counted))
 
 
 def test_a_warning_counts_the_examples_and_shows_the_first(chat_of):
