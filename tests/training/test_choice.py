@@ -6,6 +6,7 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
@@ -163,6 +164,23 @@ def test_validations_take_at_most_a_tenth_of_the_minutes(settings, speed, minute
     validations = steps / run.train.eval_every + 1
     if seen > 10 * run.train.eval_tokens:
         assert validations * run.train.eval_tokens / 3 <= 0.1 * seen
+
+
+@pytest.mark.parametrize("settings", [{}, FINE_TUNED])
+def test_the_same_tokens_are_validated_at_any_speed(settings):
+    """The speed chooses other models and contexts, and how often they are validated."""
+    text = dataclasses.replace(dataset(), val=np.arange(50_001, dtype=np.uint16), val_tokens=50_000)
+
+    def validated(speed: float) -> tuple[int, list[int]]:
+        run = chosen(30_000_000, speed, minutes=2.0, **settings)
+        context, tokens = run.model.max_seq_len, run.train.eval_tokens
+        batches = text.val_batches(run.train.micro_batch_rows(context, "cpu"), context, tokens)
+        return run.train.eval_every, sorted(token for _, targets in batches for token in targets.ravel().tolist())
+
+    (often, slow), (rarely, fast) = validated(0.01), validated(10.0)
+    assert slow == fast
+    assert len(slow) == TrainArgs.eval_tokens
+    assert often != rarely
 
 
 def test_a_small_text_raises_the_weight_decay_and_ties_the_embeddings():
