@@ -5,7 +5,24 @@ import re
 import warnings
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from model.text.rows import (
+    CONTEXT,
+    HISTORY,
+    MARKS,
+    MESSAGE_LISTS,
+    PAIRS,
+    ROLES,
+    ROW_MARKS,
+    SYSTEM,
+    TEXT_FIELDS,
+    TOOL_CALLS,
+    Notes,
+    is_learnt,
+    read_conversation,
+)
 from model.text.sources import open_documents
 
 TALK = [{"role": "user", "content": "What is laid?"}, {"role": "assistant", "content": "A rope."}]
@@ -187,3 +204,25 @@ def test_a_row_with_a_text_is_no_conversation(tmp_path):
         file = write_rows(tmp_path / name, [row])
         assert not open_documents([file]).has_conversations()
         assert open_documents([file], text_key="body").has_conversations()
+
+
+FIELDS = st.sampled_from(
+    [*MESSAGE_LISTS, *(name for pair in PAIRS for name in pair), *CONTEXT, *SYSTEM, HISTORY, *ROW_MARKS, "tools", "id"]
+)
+MESSAGE_FIELDS = st.sampled_from(["role", "from", "content", "value", *MARKS, *TOOL_CALLS, *TEXT_FIELDS, "name"])
+VALUES = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.just("user")
+MESSAGES = st.dictionaries(MESSAGE_FIELDS, VALUES | st.sampled_from(["assistant", "user", "gpt"]), max_size=4)
+NESTED = VALUES | st.lists(VALUES | MESSAGES | st.lists(VALUES, max_size=2), max_size=3) | MESSAGES
+
+
+@given(st.dictionaries(FIELDS, NESTED | st.just(TALK), max_size=5))
+def test_a_row_with_any_values_is_read_or_left_out_or_refused(row):
+    try:
+        messages = read_conversation("a.jsonl:1", row, Notes())
+    except ValueError:
+        return
+    assert messages is None or any(map(is_learnt, messages))
+    for message in messages or []:
+        assert message["role"] in ROLES
+        assert isinstance(message["content"], str)
+        assert message.get("weight", 0) == 0
