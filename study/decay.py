@@ -14,7 +14,9 @@ from .topic import COLORS, Report, Table
 D = 128  # width of the head
 THETAS = (100.0, 10000.0, 500000.0)  # bases of the frequencies
 LENGTH = 2**12  # the largest distance
+BASE = 10000.0
 PAIRS = 2000  # of random q and k
+CORRELATIONS = (1.0, 0.3, 0.0)  # of q and k before the rotation
 
 
 def inner(theta: float) -> Tensor:
@@ -53,23 +55,23 @@ def decay() -> Report:
     for d in (0, *(2**i for i in range(13))):  # 0, 1, 2, 4 .. LENGTH
         cells = [f"{curve[d]:+.3f}" for curve in products] + [f"{curve[d]:.2f}" for curve in (*bounds, falling)]
         curves.rows.append((d, *cells))
-    return Report([curves, random_pairs()], lambda figure: draw(figure, names, products, bounds[1], falling))
+    return Report([curves, correlated_pairs()], lambda figure: draw(figure, names, products))
 
 
-def random_pairs() -> Table:
-    """The spread of the scores of independent random q and k, which does not depend on the distance."""
-    q, k = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
+def correlated_pairs() -> Table:
+    """The mean score of random q and k by their correlation before the rotation, as a fraction of D."""
+    q, noise = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
     table = Table(
-        f"{PAIRS:,} pairs of random independent q and k: standard deviation of q . k",
-        ("distance", *(f"{theta:g}" for theta in THETAS)),
-        notes=[f"The square root of head_dim {D} is {D**0.5:.1f}: the scores of such pairs do not decay."],
+        f"Mean of q . k / D of {PAIRS:,} random pairs, base {BASE:g}, by the correlation of q and k before the rotation",
+        ("distance", *(f"{correlation:g}" for correlation in CORRELATIONS)),
     )
-    for distance in (0, 1, 16, 256, LENGTH):
+    for distance in (0, *(4**i for i in range(1, 6))):
+        rotation = precompute_freqs_cis(D, distance + 1, BASE)[-1:]  # (1, D/2)
         cells = []
-        for theta in THETAS:
-            rotation = precompute_freqs_cis(D, distance + 1, theta)[-1:]  # (1, D/2)
-            rotated = apply_rotary_emb(q, k, rotation)[0]  # (PAIRS, 1, 1, D); k is at position 0, which is not rotated
-            cells.append(f"{(rotated * k).sum(-1).std():.1f}")
+        for correlation in CORRELATIONS:
+            k = correlation * q + math.sqrt(1 - correlation**2) * noise  # at position 0, which is not rotated
+            rotated = apply_rotary_emb(q, k, rotation)[0]  # (PAIRS, 1, 1, D)
+            cells.append(f"{(rotated * k).sum(-1).mean() / D:+.3f}")
         table.rows.append((distance, *cells))
     return table
 
@@ -89,30 +91,25 @@ def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
     return ranges
 
 
-def draw(figure: Any, names: list[str], products: list[Tensor], ones: Tensor, falling: Tensor) -> None:
-    """The products of ones for each base, and the bound of two kinds of vectors: one of them says something."""
-    figure.set_size_inches(9, 4.5)
-    left, right = figure.subplots(1, 2)
+def draw(figure: Any, names: list[str], products: list[Tensor]) -> None:
+    """The score by distance: for three bases, and for q and k that agree more and less before the rotation."""
+    figure.set_size_inches(8, 4)
+    left, right = figure.subplots(1, 2, sharey=True)
     for name, color, dash, product in zip(names, COLORS, ("-", "--", "-."), products):
         draw_ranges(left, product, color, dash, f"base {name}")
-    draw_ranges(right, ones, COLORS[1], "--", "for q = k = ones")
-    draw_ranges(right, falling, COLORS[3], "-", "for products that fall evenly")
+    for correlation, color, dash in zip(CORRELATIONS, (COLORS[1], COLORS[2], COLORS[3]), ("--", "-", ":")):
+        draw_ranges(right, correlation * products[1], color, dash, f"correlation {correlation:g}")
     for axes in (left, right):
         axes.set_xscale("symlog", linthresh=1)
         ticks = (0, 1, 10, 100, 1000)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlim(0, LENGTH)
         axes.set_xlabel("distance m - n, in tokens")
+        axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=9)
-    left.set(title="q . k for q = k = ones", ylabel="relative to distance 0")
-    left.axhline(0, color="black", linewidth=0.8)
-    right.set(title=f"RoFormer's bound, base {names[1]}", ylabel="relative to q . k at distance 0", yscale="log")
-    right.set_yticks([0.1, 1, 10], ["0.1", "1", "10"])
-    right.set_ylim(0.05, 200)
-    right.axhspan(1, 200, color="0.92", zorder=0)
-    right.text(0.1, 1.1, "no score exceeds 1: up here the bound says nothing", va="bottom", fontsize=8.5)
-    figure.suptitle("lines: mean of nearby distances; bands: from the smallest to the largest of them", fontsize=11)
+        axes.legend()
+    left.set(title="q = k", ylabel="mean of q . k / D")
+    right.set(title=f"base {names[1]}")
 
 
 def draw_ranges(axes: Any, curve: Tensor, color: str, dash: str, label: str) -> None:

@@ -21,6 +21,7 @@ BASE = 10000.0
 KEYS = 64  # keys that share the softmax weight in the second table
 FAST_PAIRS = 8  # of the head that uses its fastest pairs only
 LONG = 30.0  # the longer of the two lengths of q and k
+DISTANCES = (0, 1, 4, 16, 32, 64, 128)  # of the scores of a trained head
 
 
 def lookback(
@@ -78,10 +79,10 @@ def angles(
         network(texts)
         xq, xk = (w(inputs[0]).unflatten(-1, (-1, args.head_dim)) for w in (attention.wq, attention.wk))
         projected = attention.q_norm(xq), attention.k_norm(xk)  # (windows, T, H or K, D), as they are rotated
-        means = [x.mean((0, 1)).view(-1, args.head_dim // 2, 2) for x in projected]  # (H or K, D/2, 2)
     hook.remove()
-    kv_head = head * args.n_kv_heads // args.n_heads
-    q, k = torch.view_as_complex(means[0][head]), torch.view_as_complex(means[1][kv_head])  # (D/2,) each
+    queries, keys = projected[0][:, :, head], projected[1][:, :, head * args.n_kv_heads // args.n_heads]
+    q, k = (torch.view_as_complex(x.mean((0, 1)).view(-1, 2)) for x in (queries, keys))  # (D/2,) each
+    lengths = [float(mean.norm() / x.norm(dim=-1).mean()) for mean, x in ((q, queries), (k, keys))]
     freqs = frequencies(args.head_dim, args.rope_theta, args.rope_scaling)  # (D/2,)
     alpha = (q * k.conj()).angle()  # (D/2,)
     table = Table(
@@ -90,7 +91,19 @@ def angles(
         [(i, f"{-freqs[i]:.2f}", f"{alpha[i]:.2f}", f"{(q[i] * k[i]).abs():.2f}") for i in range(len(freqs))],
         [f"means over {len(texts)} texts of {args.max_seq_len} tokens from {name}."],
     )
-    return Report([table])
+    turns = args.max_seq_len * freqs / (2 * math.pi)  # (D/2,), in the context
+    context = f"in {args.max_seq_len} tokens"
+    parts = {f"a turn or more {context}": turns >= 1, f"less than a turn {context}": turns < 1, "all": turns >= 0}
+    scores = Table(
+        "Score of the mean query and the mean key by distance, / sqrt(D), and the part of fast and of slow pairs in it",
+        ("pairs", *map(str, DISTANCES)),
+        notes=[f"length of the mean query {lengths[0]:.2f}, of the mean key {lengths[1]:.2f}: 1 is that of an average one."],
+    )
+    for part, used in parts.items():
+        products = (q * k.conj())[used]  # of these pairs
+        row = [(products * torch.polar(torch.ones(len(products)), (d * freqs[used]).float())).real.sum() for d in DISTANCES]
+        scores.rows.append((part, *(f"{float(score) / math.sqrt(args.head_dim):+.2f}" for score in row)))
+    return Report([table, scores])
 
 
 def scores_by_distance(wq: Tensor, wk: Tensor, longest: int) -> Tensor:

@@ -11,10 +11,10 @@ from model.rope import apply_rotary_emb, precompute_freqs_cis
 
 from .arrows import arc, arrow, plane
 from .topic import COLORS, Report, Table
+from .word_order import QUERY
 
 VECTORS = ("1,0,1,0", "0,1,0,1", "1,1,1,1", "1,-1,1,-1", "0.5,0.5,0.5,0.5")
 THETA = 10000.0
-ENLARGED = 20  # the picture of pair 1, whose arrows would lie on one another
 DISTANCE = 7  # of the query from the key, in positions
 SHIFTS = (0, 1, 10, 100, 1000, 4000)
 
@@ -60,26 +60,20 @@ def rotate(
 
 
 def draw_rotate(figure: Any) -> None:
-    """The vector (1, 0, 1, 0) at positions 0 to 4; arcs show the angles. Pair 1 moves so little that it is enlarged."""
-    figure.set_size_inches(9, 4.8)
-    x = torch.tensor([[1.0, 0.0, 1.0, 0.0]])  # (1, 4)
-    table = precompute_freqs_cis(4, 5)  # (5, 2)
-    rotated = torch.view_as_complex(rotate_to(x[0], torch.arange(5), table).unflatten(-1, (2, 2)))  # (5, 2)
-    left, right = figure.subplots(1, 2)
-    plane(left, 1.35)
-    plane(right, 1.35)
-    for m, (fast, slow) in enumerate(rotated.tolist()):
-        arrow(left, fast, COLORS[m])
-        arrow(right, slow, COLORS[m])
-        left.text(1.15 * fast.real, 1.15 * fast.imag, str(m), color=COLORS[m], ha="center", va="center")
-        right.text(slow.real + 0.006, slow.imag, str(m), color=COLORS[m], va="center")
-        if m:
-            arc(left, 0, m, 0.17 * m + 0.08, COLORS[m])
-    reach = 1.35 / ENLARGED
-    right.set(xlim=(1.03 - 2 * reach, 1.03), ylim=(0.02 - reach, 0.02 + reach))
-    left.set(xlabel="channel 0", ylabel="channel 1", title="pair 0: 1 rad per position")
-    right.set(xlabel="channel 2", ylabel="channel 3", title=f"pair 1: 0.01 rad, enlarged {ENLARGED} times")
-    figure.suptitle("the vector (1, 0, 1, 0) at positions 0 to 4", fontsize=11)
+    """The query of the walk at positions 0 to 4, in a fast and a slow pair."""
+    figure.set_size_inches(5.5, 3.2)
+    fast, slow = figure.subplots(1, 2)
+    for axes, speed, name in ((fast, 1.0, "pair 0: 1 rad per position"), (slow, 0.01, "pair 1: 0.01 rad")):
+        plane(axes, 1.25)
+        for m in range(5):
+            tip = QUERY * cmath.rect(1, m * speed)
+            arrow(axes, tip, COLORS[m])
+            if speed == 1:
+                axes.text(1.17 * tip.real, 1.17 * tip.imag, str(m), color=COLORS[m], ha="center", va="center")
+                arc(axes, cmath.phase(QUERY), cmath.phase(QUERY) + m, 0.13 * m, COLORS[m])
+        axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], title=name)
+    slow.text(1.17 * QUERY.real - 0.1, 1.17 * QUERY.imag, "0 to 4", ha="center", va="center")
+    figure.suptitle("the query (0.5, 0.8) at positions 0 to 4", fontsize=11)
 
 
 def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:

@@ -15,7 +15,8 @@ from .topic import BLUE, ORANGE, Report, Table, short
 D = 8  # width of the one head
 FRAMES = 5
 DISTANCE = 5  # positions from the key to the query in the picture
-FREQUENCY = 0.3  # radians per position in the picture
+FREQUENCY = 1.0  # radians per position in the picture, that of pair 0
+QUERY, KEY = complex(0.5, 0.8), complex(0.9, 0.2)  # one pair of "bites" and of "dog", the example of the walk
 
 
 def attend(places: list[int], *, rotate: bool) -> tuple[Tensor, Tensor]:
@@ -71,15 +72,14 @@ def order(
 def draw(figure: Any) -> None:
     """A query and a key at fixed distance, further and further on in the text: the angle between them is constant."""
     figure.set_size_inches(9, 2.6)
-    q, k = complex(0.3, -0.8), complex(0.2, 0.9)
     for frame, axes in enumerate(figure.subplots(1, FRAMES)):
         n = 2 * frame
         m = n + DISTANCE
-        rotated_q, rotated_k = q * cmath.rect(1, m * FREQUENCY), k * cmath.rect(1, n * FREQUENCY)
+        rotated_q, rotated_k = QUERY * cmath.rect(1, m * FREQUENCY), KEY * cmath.rect(1, n * FREQUENCY)
         plane(axes, 1.3)
         arrow(axes, rotated_q, BLUE, width=0.025)
         arrow(axes, rotated_k, ORANGE, width=0.025)
-        arc(axes, cmath.phase(k) + n * FREQUENCY, cmath.phase(q) + m * FREQUENCY, 0.4, "black")
+        arc(axes, cmath.phase(rotated_k), cmath.phase(rotated_k) + cmath.phase(rotated_q / rotated_k), 0.4, "black")
         for tip, name, color in ((rotated_q, "q", BLUE), (rotated_k, "k", ORANGE)):
             axes.text(1.15 * tip.real, 1.15 * tip.imag, name, color=color, ha="center", va="center", fontweight="bold")
         axes.set(xticks=[], yticks=[])

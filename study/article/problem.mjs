@@ -4,9 +4,11 @@ import { colors, element, number } from "../page/draw.mjs";
 import { CIRCLE, degrees, drawArc, drawArrow, drawPlane, rotatePair, writeAt } from "../page/rotation.mjs";
 import { controls, legend, slider, t } from "./widgets.mjs";
 
-const THETA = 0.3; // radians per position, as in the example of the text
-const EXAMPLE_Q = [0.3, -0.8];
-const EXAMPLE_K = [0.2, 0.9];
+const THETA = 1; // radians per position: pair 0, as in the example of the text
+const EXAMPLE_Q = [0.5, 0.8]; // of "bites"
+const EXAMPLE_K = [0.9, 0.2]; // of "dog"
+const PLACES = 22; // positions of the text
+const START = 3; // of the key, so that a difference is seen at once
 const NAMES_APART = CIRCLE / 12; // the names of two arrows overlap if they are closer
 
 const product = ([a, b], [c, d]) => a * c + b * d;
@@ -21,17 +23,19 @@ const IDEAS = {
 };
 
 export function problem(root) {
-  const words = t("sentence").split("|").map((word) => element("span", {}, word));
-  const last = words.length - 1;
+  const sentence = t("sentence").split("|"); // from the word of the key to that of the query
+  const apart = sentence.length - 1;
+  const words = Array.from({ length: PLACES }, () => element("span", {}));
+  const last = PLACES - 1;
   const plane = element("canvas", { className: "square", role: "img" });
   const rows = Object.keys(IDEAS).map((idea) => element("tr", {}, element("th", {}, t(idea)), element("td"), element("td")));
   const titles = element("tr", {}, ...["score", "atStart", "here"].map((name) => element("th", {}, t(name))));
   const table = element("table", { className: "ideas" }, titles, ...rows);
-  const both = slider(t("moveBoth"), { min: 0, max: last, value: 0 }, () => moveBoth());
-  const query = slider(t("moveQuery"), { min: 0, max: last, value: 5 }, () => {
+  const both = slider(t("moveBoth"), { min: 0, max: last, value: START }, () => moveBoth());
+  const query = slider(t("moveQuery"), { min: 0, max: last, value: START + apart }, () => {
     move(Math.max(query.get(), key.get()), key.get()); // a query sees itself and earlier keys
   });
-  const key = slider(t("moveKey"), { min: 0, max: last, value: 0 }, () => {
+  const key = slider(t("moveKey"), { min: 0, max: last, value: START }, () => {
     move(query.get(), Math.min(query.get(), key.get()));
   });
   const text = element("p", { className: "words", "aria-hidden": "true" }, ...words);
@@ -73,6 +77,9 @@ export function problem(root) {
   function draw() {
     const [q, k] = [query.get(), key.get()];
     words.forEach((word, p) => {
+      if (p === q) word.textContent = sentence.at(-1);
+      else if (p < k || p > q) word.textContent = "·";
+      else word.textContent = p - k < apart ? sentence[p - k] : "…";
       word.classList.toggle("query", p === q);
       word.classList.toggle("key", p === k);
       word.dataset.mark = (p === q ? "q" : "") + (p === k ? "k" : "");

@@ -4,13 +4,10 @@ export const STRINGS = {
   position: ["position", "位置"],
 
   problemQuestion: [
-    "Try it: move both words along the text. Which of the three scores stays the same? Then move only one.",
-    "试一试：让两个词一起往后移，三个得分里哪一个不变？再只移动其中一个。",
+    "A word asks with its query q, an earlier one answers with its key k, and their score says how well they fit. Move both along the text: which of the three scores stays the same? Then move only one.",
+    "一个词用 query q 提问，前面的词用 key k 作答，得分表示两者有多合。让两个词一起往后移：三个得分里哪一个不变？再只移动其中一个。",
   ],
-  sentence: [
-    "the|long|rope|is|laid|in|the|walk|and|the|walk|is|as|long|as|the|rope|that|is|laid|in|it",
-    "长|长|的|绳|子|在|长|长|的|走|廊|里|搓|成|走|廊|有|多|长|绳|子|就|多|长",
-  ],
+  sentence: ["dog|of|the|old|man|bites", "狗|见|了|生人|就|咬"],
   moveBoth: ["both", "一起移动"],
   moveQuery: ["query q", "query q"],
   moveKey: ["key k", "key k"],
@@ -25,8 +22,8 @@ export const STRINGS = {
     "q 在 {q}，k 在 {k}，旋转之后夹角 {angle}°；距离 {distance}",
   ],
   problemNote: [
-    "“At the start”: the scores of the same q and k with the key at 0. You can also drag the marked words. The arrows are q and k, rotated by 0.3 radians per position, as in idea 3.",
-    "“在开头”：同样的 q 和 k，key 在位置 0 时的得分。也可以直接拖动标出的词。箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 0.3 弧度。",
+    "“At the start”: the scores of the same q and k with the key at 0. You can also drag the marked words. The arrows are q and k, rotated by 1 radian per position, as in idea 3.",
+    "“在开头”：同样的 q 和 k，key 在位置 0 时的得分。也可以直接拖动标出的词。箭头是按第 3 种做法旋转之后的 q 和 k，每个位置转 1 弧度。",
   ],
 
   clocksQuestion: [
@@ -103,8 +100,8 @@ export const STRINGS = {
   none: ["none", "无"],
   trained: ["Over it, a head of the demo (layer.head), dashed:", "叠上 demo 的一个 head（层.head，虚线）："],
   flat: [
-    "This head's mean query and mean key score nearly the same at every distance: what it looks at depends on the tokens, not on where they are.",
-    "这个 head 的平均 query 与平均 key 在各个距离上得分几乎一样：它看哪里取决于 token 是什么，而不是在哪里。",
+    "The mean query and the mean key hardly turn this head to a distance. Where the dashed curve of the weight is not flat, single queries and keys do it.",
+    "单看平均的 query 和 key，这个 head 几乎不偏向任何距离。权重的虚线如果不平，那是各个 query 和 key 自己造成的。",
   ],
   headNote: [
     "In the head made by hand, every pair of q and k is equally long, and the angles between them point to the chosen key. Dashed, in the score: the demo's mean query with its mean key. Dashed, in the weight: what this head gives to each distance in a text, on average. Look for a head whose peak is not at 0.",

@@ -1,5 +1,6 @@
 """The topics that open a trained model: attention, angles, extrapolate, and check with a model."""
 
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -95,9 +96,16 @@ def test_angles_are_those_between_the_queries_and_the_keys_of_a_head(run_directo
     rotation = block_diagonal(torch.polar(torch.ones(4), alpha)[None])[0]  # (D, D)
     attention.wq.weight[16:24] = rotation @ attention.wk.weight[8:16]  # head 2, which reads key head 1
     save_model(network, run_directory)
-    (table,) = run("angles", model=run_directory, layer=1, head=2).tables
+    table, scores = run("angles", model=run_directory, layer=1, head=2).tables
     assert [float(row[2]) for row in table.rows] == pytest.approx(alpha.tolist(), abs=0.006)
     assert [float(row[1]) for row in table.rows] == pytest.approx([-1, -0.1, -0.01, -0.001], abs=0.006)
+    products = [float(row[3]) for row in table.rows]
+    fast, slow, both = ([float(cell) for cell in row[1:]] for row in scores.rows)  # one pair turns in 64 tokens
+    angle = [[float(row[2]) + int(d) * 0.1**i for i, row in enumerate(table.rows)] for d in scores.columns[1:]]
+    expected = [[p * math.cos(a) / 8**0.5 for p, a in zip(products, row)] for row in angle]
+    assert fast == pytest.approx([row[0] for row in expected], abs=0.02)
+    assert both == pytest.approx([sum(row) for row in expected], abs=0.02)
+    assert [a + b for a, b in zip(fast, slow)] == pytest.approx(both, abs=0.02)
     with pytest.raises(ValueError, match="layer 2, head 0: the model has 2 layers of 4 heads"):
         run("angles", model=run_directory, layer=2)
 
@@ -115,7 +123,7 @@ def test_angles_are_measured_after_the_norms_and_with_the_scaled_frequencies(run
     save_model(network, run_directory)
     network(open_windows(run_directory, tokenizer, args.max_seq_len)[0])
     q, k = (torch.view_as_complex(x.unflatten(-1, (-1, 2))) for x in means)  # (H, D/2), (K, D/2)
-    (table,) = run("angles", model=run_directory, layer=1, head=2).tables
+    table, _ = run("angles", model=run_directory, layer=1, head=2).tables
     assert [float(row[2]) for row in table.rows] == pytest.approx((q[2] * k[1].conj()).angle().tolist(), abs=0.006)
     assert [float(row[1]) for row in table.rows] == pytest.approx([-0.5, -0.05, -0.005, -0.0005], abs=0.006)
 

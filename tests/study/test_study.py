@@ -16,7 +16,7 @@ from script_helpers import run_in_process
 
 from study.__main__ import main
 from study.topics import function_of, run
-from study.trace import PAIR, POSITION, attention_call
+from study.trace import BITES, attention_call
 from study.walk import TOPICS, overview
 
 REPO = Path(__file__).parents[2]
@@ -104,10 +104,9 @@ def test_trace_ends_with_what_attention_computes(small_model):
     model.layers[0].attention.wo.register_forward_pre_hook(lambda _, args: inputs.append(args[0]))
     model(tokens)
     rows = attention_call(model, tokens)
-    shown = [float(value) for value in rows[-1][-1].split()]
-    pair = slice(2 * PAIR, 2 * PAIR + 2)
-    assert shown == pytest.approx(inputs[0][0, POSITION, pair].tolist(), abs=1e-4)
-    for file, expression, *_ in rows:
+    shown = [float(value) for value in rows[-1][1].split()]
+    assert shown == pytest.approx(inputs[0][0, BITES, :2].tolist(), abs=1e-4)
+    for *_, file, expression in rows:
         assert expression in (REPO / "model" / file).read_text(encoding="utf-8")
 
 
