@@ -97,11 +97,15 @@ def angles(
     scores = Table(
         "Score of the mean query and the mean key by distance, / sqrt(D), and the part of fast and of slow pairs in it",
         ("pairs", *map(str, DISTANCES)),
-        notes=[f"length of the mean query {lengths[0]:.2f}, of the mean key {lengths[1]:.2f}: 1 is that of an average one."],
+        notes=[
+            f"length of the mean query {lengths[0]:.2f}, of the mean key {lengths[1]:.2f}: 1 is that of an average one."
+        ],
     )
     for part, used in parts.items():
         products = (q * k.conj())[used]  # of these pairs
-        row = [(products * torch.polar(torch.ones(len(products)), (d * freqs[used]).float())).real.sum() for d in DISTANCES]
+        row = [
+            (products * torch.polar(torch.ones(len(products)), (d * freqs[used]).float())).real.sum() for d in DISTANCES
+        ]
         scores.rows.append((part, *(f"{float(score) / math.sqrt(args.head_dim):+.2f}" for score in row)))
     return Report([table, scores])
 

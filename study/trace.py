@@ -83,7 +83,16 @@ def attention_call(network: Transformer, tokens: Tensor) -> list[Any]:
 
     def rotated(name: str, x: Tensor, p: int) -> Tensor:
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))  # (B, T, H or K, D/2)
-        show(f"{name} pairs", "rope.py", "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))", pairs, 0, p, 0, i)
+        show(
+            f"{name} pairs",
+            "rope.py",
+            "torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))",
+            pairs,
+            0,
+            p,
+            0,
+            i,
+        )
         row = rope.reshape_for_broadcast(freqs_cis, pairs)  # (1, T, 1, D/2)
         show(f"{name} table", "rope.py", "freqs_cis[None, :, None, :]", row, 0, p, 0, i)
         turned = pairs * row

@@ -155,7 +155,7 @@ class Console:
             return None
         hidden = not trainer.ranks.is_first or None  # or else if stderr is not a terminal
         with tqdm(desc="scoring", unit="tok", unit_scale=True, delay=1, disable=hidden) as bar:
-            return trainer.ranks.first(lambda: trainer.score_best(bar.update))
+            return trainer.ranks.on_first_process(lambda: trainer.score_best(bar.update))
 
 
 def note_stretched_schedule(trainer: Trainer) -> None:

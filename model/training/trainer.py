@@ -30,7 +30,7 @@ from ..decoding.scoring import SCORED_TOKENS, score_texts, validation_text
 from ..fast.loss import NextTokenLoss
 from ..text.dataset import UNCOUNTED, Dataset
 from ..transformer import FeedForward, Transformer
-from ..weights import load_model
+from ..weights import load_model, open_checkpoint
 from ..weights.checkpoint import check_savable, save_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
-import numpy as np
 import pytest
 import torch
 from hypothesis import given
