@@ -2,7 +2,7 @@
 
 from torch import Tensor, nn
 
-from ..fast.kernels import accelerate
+from ..fast.kernels import FastTiedOutput, accelerate, fast_product, replace_modules
 from ..fast.step import with_fast_step
 from ..transformer import Transformer
 
@@ -19,9 +19,9 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     """
     if isinstance(model.output, LastLogits):
         return model
-    network = accelerate(model).eval()
-    if network.output is not None:  # an accelerated network has one
-        network.output = LastLogits(network.output)
+    network = replace_modules(accelerate(model), fast_product).eval()
+    output = FastTiedOutput(network.tok_embeddings) if network.output is None else network.output
+    network.output = LastLogits(output)
     return with_fast_step(network, compile)
 
 

@@ -1,10 +1,10 @@
 """Faster matrix products, attention and norms for the network, put in from outside. Skip it on first reading.
 
-The network computes its definition. ``accelerate`` replaces its matrices, its attention and its norms by others with
-the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way depends on the dtype, the
-number of rows and the features of the processor (``machine.CPU``). The rules never measure time, because the same
-command must give the same text every time. benchmarks/README.md has the measurements behind them, kernels.py beside it
-repeats them.
+The network computes its definition. ``accelerate`` replaces its attention and its norms, and ``fast_product`` its
+matrices, by others with the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way
+depends on the dtype, the number of rows and the features of the processor (``machine.CPU``). The rules never measure
+time, because the same command must give the same text every time. benchmarks/README.md has the measurements behind
+them, kernels.py beside it repeats them.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
@@ -28,15 +28,13 @@ Module = TypeVar("Module", bound=nn.Module)
 
 
 def accelerate(model: Transformer) -> Transformer:
-    """The same network, sharing its parameters and hooks, with faster matrix products, attention and norms.
+    """The same network, sharing its parameters and hooks, with faster attention and norms.
 
     Results, gradients and the names in the state dict are the same. The copy is shallow: changing a parameter in place
-    changes it in both, and each has its own modules and its own training mode. Modules of other classes than nn.Linear
-    and RMSNorm stay as they are, and so does an attention with an ``attend`` of its own.
+    changes it in both, and each has its own modules and its own training mode. An attention with an ``attend`` of its
+    own stays as it is, and so does every matrix: libraries that quantize or adapt a network look for nn.Linear.
     """
     fast = replace_modules(model, faster)
-    if fast.output is None:
-        fast.output = FastTiedOutput(fast.tok_embeddings)
     device = fast.tok_embeddings.weight.device
     if fast.freqs_cis.device != device and device.type != "meta":  # so that ``forward`` need not move its rows
         fast.freqs_cis = fast.freqs_cis.to(device)
@@ -44,8 +42,6 @@ def accelerate(model: Transformer) -> Transformer:
 
 
 def faster(module: nn.Module) -> nn.Module:
-    if type(module) is nn.Linear:
-        return FastLinear(module)
     if type(module) is RMSNorm:
         return FastRMSNorm(module)
     has_formula = isinstance(module, Attention) and type(module).attend is Attention.attend
@@ -75,6 +71,11 @@ def replace_modules(
 
 
 # --- Products: x (..., in), weight (out, in) -> (..., out)
+
+
+def fast_product(module: nn.Module) -> nn.Module:
+    """For ``replace_modules``. Only few rows gain by it, so only the decode loop does it."""
+    return FastLinear(module) if type(module) is nn.Linear else module
 
 
 class FastLinear(nn.Linear):
@@ -225,12 +226,13 @@ def fused_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None)
     K, S = k.shape[1:3]
     if T == 1:
         return one_query(q, k, v, mask)
+    enable_gqa = bool(K != H)  # while torch.jit.trace runs, sizes are tensors
     if mask is None and T < S:  # `is_causal` would align the mask to the first key, not to the last
         mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
     if mask is None:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=K != H)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
     mask = torch.atleast_2d(mask)  # (S,) becomes (1, S), because PyTorch needs both dimensions
-    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=K != H)
+    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
 
 
 def one_query(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:

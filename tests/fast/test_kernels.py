@@ -11,16 +11,17 @@ import torch
 import torch.nn.functional as F
 from conftest import PROCESSORS
 from greedy import in_chunks
+from torch import nn
 from torch.nn.attention.bias import CausalBias
 from torch.overrides import TorchFunctionMode
 
-from model import KVCache, Transformer
+from model import KVCache, Transformer, generate
 from model.attention import RMSNorm, attention
 from model.cli import machine
 from model.decoding.network import for_decoding
 from model.fast import int8, kernels, token
 from model.fast.int8 import Quantized, quantize
-from model.fast.kernels import accelerate, attend_block
+from model.fast.kernels import accelerate, attend_block, fast_product, replace_modules
 from model.fast.loss import NextTokenLoss
 from model.generation import padding_mask
 
@@ -88,7 +89,7 @@ def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     monkeypatch.setattr(machine, "CPU", PROCESSORS[processor])
     monkeypatch.setattr(kernels, "QUERY_BLOCK", 4)
     model = small_model(qkv_bias=True, tie_embeddings=tie_embeddings).to(dtype)
-    fast = accelerate(model)
+    fast = replace_modules(accelerate(model), fast_product)
     assert all(map(operator.is_, fast.state_dict(keep_vars=True).values(), model.state_dict(keep_vars=True).values()))
     tolerance = {torch.float32: 1e-4, torch.bfloat16: 0.3}[dtype]
     tokens = torch.randint(model.args.vocab_size, (2, model.args.max_seq_len))
@@ -97,6 +98,39 @@ def test_the_accelerated_network_equals_the_plain_one_at_every_position(
     for sizes in ([1], [7, 1, 9, 1, 6]):
         found = in_chunks(fast, tokens, sizes, KVCache(model.args, 2))
         torch.testing.assert_close(found, plain, atol=tolerance, rtol=tolerance)
+
+
+@pytest.mark.parametrize("replaced", ["tok_embeddings", "output", "layers"])
+@pytest.mark.parametrize("make", [Transformer.eval, accelerate])
+def test_a_part_of_a_network_that_is_replaced_takes_part_in_the_next_call(small_model, make, replaced):
+    """A copy that held parts, or what they compute, would keep the old one; also of tied weights."""
+    original, tokens = small_model(tie_embeddings=replaced != "output"), torch.tensor([[3, 1, 4, 1, 5]])
+    model, expected = make(original), Transformer(original.args)
+    expected.load_state_dict(original.state_dict())
+    for network in (model, expected):
+        torch.manual_seed(1)
+        if replaced == "layers":
+            network.layers[0].feed_forward = nn.Linear(48, 48)
+        elif replaced == "output":
+            network.output = nn.Linear(48, 41)
+        else:
+            network.tok_embeddings = nn.Embedding(41, 48)
+    torch.testing.assert_close(model(tokens), expected(tokens))
+    assert next(generate(model, [[3, 1, 4]], 1)) == next(generate(expected, [[3, 1, 4]], 1))
+
+
+@pytest.mark.filterwarnings("ignore:.*torch:DeprecationWarning", "ignore::torch.jit.TracerWarning")
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor:UserWarning")
+def test_other_libraries_find_the_layers_of_an_accelerated_network_and_trace_it(small_model):
+    plain = small_model(qkv_bias=True).eval()
+    model, tokens = accelerate(plain), torch.tensor([[3, 1, 4, 1, 5]])
+    assert [type(module) is nn.Linear for module in model.modules()] == [
+        type(module) is nn.Linear for module in plain.modules()
+    ]
+    quantized = torch.ao.quantization.quantize_dynamic(model, {nn.Linear})
+    assert not [module for module in quantized.modules() if type(module) is nn.Linear]
+    assert not torch.equal(quantized(tokens), model(tokens))
+    assert torch.equal(torch.jit.trace(model, tokens)(tokens.flip(1)), model(tokens.flip(1)))
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -113,7 +147,7 @@ def test_off_the_cpu_products_and_attention_are_pytorchs_own_whatever_the_proces
     for processor in PROCESSORS.values():
         monkeypatch.setattr(machine, "CPU", processor)
         with torch.device("meta"):
-            model = accelerate(Transformer(small_args()).to(dtype))
+            model = replace_modules(accelerate(Transformer(small_args()).to(dtype)), fast_product)
             tokens = torch.ones(2, 7, dtype=torch.int64)
             calls.clear()
             with Recorder():
