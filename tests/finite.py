@@ -9,7 +9,19 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "_weight_int8pack_mm")
+PRODUCTS = (
+    "mm",
+    "bmm",
+    "addmm",
+    "baddbmm",
+    "mv",
+    "addmv",
+    "dot",
+    "linear",
+    "matmul",
+    "_weight_int8pack_mm",
+    "_linear_pointwise",
+)
 OTHERS = ("rsqrt", "mean", "rms_norm", "_fused_rms_norm", "native_layer_norm", "einsum", "convolution")
 ATTENTION = "scaled_dot_product"  # PyTorch's fused kernels; their fourth or later argument is the mask
 
