@@ -25,6 +25,7 @@ PAIRS = (
     ("instruction", "response"),
     ("prompt", "completion"),
     ("prompt", "response"),
+    ("prompt", "chosen"),  # of a preference; rejected is named as not read
     ("question", "response"),
     ("question", "answer"),
 )
