@@ -25,13 +25,15 @@ PAIRS = (
     ("instruction", "response"),
     ("prompt", "completion"),
     ("prompt", "response"),
+    ("prompt", "chosen"),  # of a preference; rejected is named as not read
     ("question", "response"),
     ("question", "answer"),
 )
 CONTEXT = ("input", "context")  # follows the question
 SYSTEM = ("system", "system_prompt")
 HISTORY = "history"  # earlier turns: messages, or pairs of a question and an answer
-# False or 0 if nothing is to be learnt: of a message, or of the whole row. label says whether an answer is a good one.
+# False or 0 if nothing is to be learnt: of a message, or of the whole row, which is left out. label is of KTO, whose
+# files hold bad answers beside good ones: to refuse the file would be to refuse the good ones, too.
 MARKS = ("weight", "train", "loss")
 ROW_MARKS = ("label", "weight", "train")
 TOOL_CALLS = ("tool_calls", "function_call")  # of a message: the row is left out, because tools are not supported
@@ -78,7 +80,7 @@ def read_conversation(where: str, row: Any, notes: Notes) -> list[Message] | Non
     used, turns = form
     history = _earlier_turns(where, row.get(HISTORY))
     reasons = [f"{name} is false" for name in ROW_MARKS if _is_on(row.get(name)) is False]
-    calls = [name for name in TOOL_CALLS for turn in turns if _value(turn, name) is not None]
+    calls = [name for name in TOOL_CALLS for turn in history + turns if _value(turn, name) is not None]
     reasons += [f"{name} is not supported" for name in calls]
     if reasons:
         notes.left_out[reasons[0]] += 1

@@ -67,7 +67,7 @@ class Documents:
                 is_empty = False
                 yield found
         if is_empty and notes.left_out:
-            raise ValueError(f"{self.name}: {notes}: no row is left")
+            raise ValueError(f"{self.name}: {notes}: no row is left to learn from")
         if str(notes):
             warnings.warn(f"{self.name}: {notes}", stacklevel=1)
 

@@ -157,7 +157,7 @@ CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name
 )
 def test_a_row_that_is_not_to_be_learnt_is_left_out_and_counted(tmp_path, row, note):
     assert noted(tmp_path / "a.jsonl", [{"messages": TALK}, row]) == ([TALK], [note])
-    with pytest.raises(ValueError, match=f"a.jsonl: {note}: no row is left"):
+    with pytest.raises(ValueError, match=f"a.jsonl: {note}: no row is left to learn from"):
         noted(tmp_path / "a.jsonl", [row])
 
 
@@ -166,13 +166,15 @@ def test_fields_that_are_not_read_are_named_once_with_the_number_of_their_rows(t
         {"messages": TALK, "tools": [{"name": "lay"}], "score": 0.5},
         {"messages": [TALK[0], TALK[1] | {"mood": "glad"}], "tools": [], "score": 0},
         {"messages": TALK, "weight": 0.5, "id": 7},
+        {"prompt": "What?", "chosen": "A rope.", "rejected": "A cat."},
     ]
     found, notes = noted(tmp_path / "a.jsonl", rows)
-    assert len(found) == 3
+    assert len(found) == 4
     assert found[1][1] == TALK[1] | {"mood": "glad"}, "a template may read it"
     (note,) = notes
     assert set(re.findall(r"'\w+' \(in \d rows?\)", note)) == {
         "'tools' (in 1 row)", "'score' (in 2 rows)", "'mood' (in 1 row)", "'weight' (in 1 row)",
+        "'rejected' (in 1 row)",
     }  # fmt: skip
 
 

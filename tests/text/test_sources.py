@@ -67,7 +67,7 @@ def test_files_directories_and_globs(folder):
 
 
 def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_path):
-    """All of them in one warning, wherever in a file the wrong byte is."""
+    """All of them in one warning, if the wrong byte is in the first block of a file."""
     (tmp_path / "a.txt").write_text("good", encoding="utf-8")
     (tmp_path / "b.txt").write_bytes(b"x" * 300_000 + b"\xe9")
     (tmp_path / "c.jsonl").write_bytes("天下大势，分久必合".encode("gb18030"))
