@@ -193,7 +193,7 @@ def test_weights_to_shard_that_cannot_be_used_are_one_message_and_end_all_proces
         initial_model(make_run(**settings), ranks)
 
     assert run_in_processes(2, load) == [1, 2]
-    assert capfd.readouterr().err.count("Error") == 1
+    assert capfd.readouterr().err.count("Error: ") == 1
 
 
 @pytest.mark.slow
