@@ -78,15 +78,16 @@ class Chat:
         # Without the template: only BOS, EOS and the like, not tokens as <think>, which a model writes as text.
         self.special_ids = tokenizer.control_tokens("")
         self.warned = False  # of words that the template leaves out
-        question, answer = user_message("A"), {"role": "assistant", "content": "Answer."}
-        self.warn_of_lost_words(self.system, self.render([question]))
+        one, other = (self.render([user_message(text)]) for text in "AB")
+        self.warn_of_lost_words(self.system, one)
         # The number of tokens before the first question, including the system message. An endless text keeps these.
-        self.prefix_length = common_prefix_length(self.encode([question]), self.encode([user_message("B")]))
+        self.prefix_length = common_prefix_length(tokenizer.encode_control(one), tokenizer.encode_control(other))
         # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
-        opened = OPEN_THOUGHT.search(self.render([question]))
+        opened = OPEN_THOUGHT.search(one)
         self.opening = opened[0] if opened else ""
         # For example <|eot_id|>
-        _, found, after = self.render([question, answer], False).rpartition(answer["content"])
+        answer = {"role": "assistant", "content": "Answer."}
+        _, found, after = self.render([user_message("A"), answer], False).rpartition(answer["content"])
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
         end_of_turn = [self.control_ids[max(ends, key=len)]] if ends else []
         self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *end_of_turn]))

@@ -131,5 +131,4 @@ def asks(messages: Sequence[Message]) -> bool:
 def another(answer: Message) -> Message:
     """An answer that differs from the beginning on."""
     texts = texts_of(answer).items()
-    others = {field: "!" if words.strip().startswith("?") else "?" for field, words in texts if field != "name"}
-    return answer | others
+    return answer | {field: "!" if words.strip().startswith("?") else "?" for field, words in texts}
