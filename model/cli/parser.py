@@ -101,8 +101,6 @@ class Parser(argparse.ArgumentParser):
                 each.encode()
             except UnicodeEncodeError:  # settings are written to files in UTF-8
                 self.error(f"{each!r} is not UTF-8: write it in UTF-8, or rename the file")
-            if each.startswith("--") and each.endswith("=--"):  # argparse would give it the value []
-                self.error(f"{each}: a value cannot be --")
         parsed, unknown = self.parse_known_args(args, namespace)
         if not unknown:
             return parsed
