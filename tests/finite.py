@@ -43,5 +43,6 @@ class FiniteInputs(TorchDispatchMode):
         for tensor in checked:
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 self.seen += 1
+                tensor = tensor.to_dense() if tensor.is_mkldnn else tensor  # packed weights
                 assert tensor.isfinite().all(), f"{name} is given NaN or infinity, in a tensor of {tuple(tensor.shape)}"
         return func(*args, **(kwargs or {}))

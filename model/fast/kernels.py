@@ -150,7 +150,8 @@ def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
     if rows.shape[0] == 1:  # not len(), which makes a symbolic number a constant
         return row_times_slices(x, slices)  # (..., out)
     products = torch.bmm(rows.expand(len(slices), -1, -1), slices.mT)  # (slices, rows, out / slices)
-    return products.transpose(0, 1).reshape(*x.shape[:-1], -1)  # (..., out)
+    products = products.transpose(0, 1).contiguous()  # (rows, slices, out / slices)
+    return products.view(*x.shape[:-1], -1)  # (..., out)
 
 
 def in_slices(weight: Tensor) -> Tensor:
