@@ -5,38 +5,33 @@ compared with a record in benchmarks/, which is translated for a Chinese page. A
 output, quoted line or example of its step, or of a step that its paragraph links to. The sentence around it is not
 checked.
 
-In a block, "..." stands for lines left out. ``python tests/docs/test_rope.py`` updates the blocks of all pages that
-leave nothing out, and fills a block that shows only "..."; with ``--pictures`` it also draws the pictures of commands
-that need no trained model.
+docs/refresh.py reads the pages, runs their commands, and updates their outputs. In a block, "..." stands for lines left
+out.
 """
 
-import argparse
-import contextlib
 import doctest
-import io
 import itertools
 import re
 import shlex
-import sys
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-REPO = Path(__file__).parents[2]
-sys.path.insert(0, str(REPO))
-from study.topic import Table  # noqa: E402  found by the line above
-
-IN_CHINESE = " --zh"  # the end of the commands on Chinese pages
-ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "encodings")]
-PAGES = [*ENGLISH, *(page.with_suffix(".zh.md") for page in ENGLISH)]
-RECORDED = {
-    topic: REPO / "benchmarks" / f"{topic}.txt" for topic in ("angles", "whatif", "attention", "extrapolate", "endless")
-}
+from docs.refresh import (
+    ENGLISH,
+    FENCE,
+    IN_CHINESE,
+    PAGES,
+    REPO,
+    blocks,
+    commands,
+    first_of_each_topic,
+    output,
+    picture_of,
+)  # fmt: skip
 
 each_page = pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 NUMBER = re.compile(r"(?<![\w.^])[-+−]?\d+(?:\.\d+)?(?:e[-+]?\d+)?(?![\w^])")
 SMALL = {0.0, 1.0, 2.0, -1.0}  # numbers of formulas in a sentence, for example 2i + 1
 # Digits that are part of a name, a symbol or a reference, and so need no evidence.
@@ -48,53 +43,6 @@ NAMES = re.compile(
     r"|^\d+\. |^\| \d+\. |[xqk]\d|\d x \d|\d × \d|D/4|-?[24]i/D",
     re.MULTILINE,
 )
-
-
-def blocks(page: Path, kind: str) -> list[str]:
-    """The fenced blocks of one kind, for example "console"."""
-    return [text for name, text in FENCE.findall(page.read_text(encoding="utf-8")) if name == kind]
-
-
-def commands(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """Each command of the page with the output lines shown below it."""
-    for block in blocks(page, "console"):
-        shown: list[str] = []
-        command = ""
-        for line in block.splitlines():
-            if line.startswith("$ "):
-                if command:
-                    yield command, shown
-                command, shown = line[2:], []
-            else:
-                shown.append(line)
-        yield command, shown
-
-
-@cache
-def output(command: str) -> list[str]:
-    """Run a command and return its output lines; for a command that needs a trained model, return the recorded ones."""
-    from study.__main__ import main
-
-    python, m, *words = shlex.split(command)
-    assert (python, m, words[0]) == ("python", "-m", "study")
-    if words[1] in RECORDED:
-        first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
-        assert first == f"$ {command.removesuffix(IN_CHINESE)}"
-        return str(read_table(rest).in_chinese()).splitlines() if command.endswith(IN_CHINESE) else rest
-    argv, sys.argv = sys.argv, words
-    try:
-        with contextlib.redirect_stdout(io.StringIO()) as text:
-            main()
-    finally:
-        sys.argv = argv
-    return text.getvalue().splitlines()
-
-
-def read_table(lines: list[str]) -> Table:
-    """The table with these lines: two spaces or more are between the cells of a row, and none are in a note."""
-    title, *rest = lines
-    columns, *rows = [re.split(r" {2,}", line.strip()) for line in rest if "  " in line]
-    return Table(title, columns, rows, [line for line in rest if "  " not in line])
 
 
 def lines_match(shown: str, printed: str) -> bool:
@@ -117,24 +65,11 @@ def test_commands_print_what_the_page_shows(page):
     for command, shown in commands(page):
         if not shown:
             continue
-        assert shown != ["..."], f"{command}: run python tests/docs/test_rope.py to fill the block"
+        assert shown != ["..."], f"{command}: run python docs/refresh.py to fill the block"
         rest = iter(output(command))
         for line in shown:
             if line != "...":
                 assert any(lines_match(line, printed) for printed in rest), f"{command}: {line}"
-
-
-@each_page
-def test_commands_without_output_have_valid_flags(page):
-    from model.cli import read_flags
-    from study.topics import make_parser, options_class
-    from study.walk import TOPICS
-
-    for command, shown in commands(page):
-        words = shlex.split(command)
-        if not shown and "study" in words and "--help" not in words:
-            topic = words[3]
-            read_flags(make_parser(TOPICS[topic]).parse_args(words[4:]), options_class(TOPICS[topic]))
 
 
 @each_page
@@ -215,23 +150,6 @@ def test_pictures_are_drawn_from_the_tables_beside_them(page):
     assert compared == set(re.findall(r"images/([\w.]+\.png)", page.read_text(encoding="utf-8")))
 
 
-def picture_of(page: Path, topic: str) -> Path:
-    """The picture of a topic, in Chinese for a Chinese page if there is one."""
-    images = page.parent / "images"
-    chinese = images / f"{topic}.zh.png"
-    return chinese if page.name.endswith(".zh.md") and chinese.exists() else images / f"{topic}.png"
-
-
-def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:
-    """For each topic, the first command with what is shown of its output, which the picture of the topic shows."""
-    seen = set()
-    for command, shown in commands(page):
-        topic = shlex.split(command)[3] if "-m study" in command else ""
-        if topic and topic not in seen:
-            seen.add(topic)
-            yield command, shown
-
-
 @pytest.mark.parametrize(
     "page", [*REPO.glob("*.md"), *REPO.glob("[bd]*/*.md")], ids=lambda page: str(page.relative_to(REPO))
 )
@@ -254,34 +172,3 @@ def test_both_languages_have_the_same_commands_quotes_and_pictures(page):
     assert len(blocks(page, "pycon")) == len(blocks(chinese, "pycon"))
     images, images_zh = (re.findall(r"images/(\w+)", each.read_text(encoding="utf-8")) for each in (page, chinese))
     assert images == images_zh
-
-
-def refresh(page: Path, pictures: bool) -> None:
-    """Write the present outputs into the blocks of a page that leave nothing out, and draw its pictures.
-
-    The same run prints a table and draws its picture. What needs a trained model is recorded in benchmarks/ by hand.
-    """
-    text = page.read_text(encoding="utf-8")
-    first = [command for command, _ in first_of_each_topic(page)]
-    for command, shown in commands(page):
-        if "-m study" not in command:
-            continue
-        topic = shlex.split(command)[3]
-        picture = picture_of(page, topic)
-        drawn = pictures and topic not in RECORDED and command in first and f"(images/{picture.name})" in text
-        if not shown and not drawn:
-            continue
-        plot = f" --plot {shlex.quote(str(picture))}" if drawn else ""
-        printed = output(command + plot)
-        if shown == ["..."] or (shown and "..." not in shown):
-            before, after = ("\n".join([f"$ {command}", *lines]) + "\n" for lines in (shown, printed))
-            text = text.replace(before, after)
-    page.write_text(text, encoding="utf-8")
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Refresh the outputs of the pages.")
-    parser.add_argument("--pictures", action="store_true", help="also redraw the pictures")
-    flags = parser.parse_args()
-    for path in PAGES:
-        refresh(path, flags.pictures)
