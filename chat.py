@@ -1,5 +1,12 @@
 #!/usr/bin/env python3
-"""Chat with a model in the terminal, with the chat template of the checkpoint if it has one: python chat.py MODEL"""
+"""Chat with a model in the terminal, with the chat template of the checkpoint if it has one.
+
+python chat.py                                                talk to the newest run
+python chat.py Qwen/Qwen3-0.6B --system "Answer in a word."   to a model of the Hub, with a system message
+python chat.py runs/chats --temperature 0.3                   more predictable answers
+
+/help lists the commands. From a pipe, each line is a turn.
+"""
 
 import startup
 
@@ -21,6 +28,9 @@ from model.decoding.terminal import END_KEYS, greet, read_turn
 MEMORY_ADVICE = "give a smaller model, or lower --context"
 
 
+COMMON = ("system", "temperature", "top_p", "max_new_tokens", "context", "seed", "dtype", "compile")  # shown first
+
+
 @dataclass(frozen=True)
 class Options(DecodingOptions):
     """Conversation and model."""
@@ -32,8 +42,7 @@ class Options(DecodingOptions):
 
 
 def main() -> None:
-    description = "Chat with a model in the terminal; /help lists commands. From a pipe, each line is a turn."
-    options, given = parse(Parser("--system", prog="chat.py", description=description), Options, Sampling)
+    options, given = parse(Parser("--system", COMMON, prog="chat.py", description=__doc__), Options, Sampling)
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     context = checked_context(model.checkpoint.args, options.context)
     path = model.checkpoint.path

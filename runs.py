@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """List the runs of train.py, or compare some of them: their settings, and their loss curves.
 
-python runs.py                                      list the runs in runs/, the best one of each text first
-python runs.py demo text-2                          compare runs/demo and runs/text-2
-python runs.py demo text-2 --plot curves.png        also draw their curves into a picture
+python runs.py                                  list the runs in runs/, the best one of each text first
+python runs.py demo text-2                      compare runs/demo and runs/text-2
+python runs.py demo text-2 --plot curves.png    also draw their curves into a picture
 """
 
 import startup
@@ -50,9 +50,7 @@ class Options:
 
 
 def main() -> None:
-    options, _ = parse(
-        Parser(prog="runs.py", description="List the runs of train.py, or compare some of them."), Options
-    )
+    options, _ = parse(Parser(prog="runs.py", description=__doc__), Options)
     if not options.run:
         return print_list()
     runs = [read_run(find(name), options.minutes) for name in options.run]
