@@ -1,14 +1,22 @@
 #!/usr/bin/env python3
-"""Chat with a model in the terminal, with the chat template of the checkpoint if it has one: python chat.py MODEL"""
+"""Chat with a model in the terminal, with the chat template of the checkpoint if it has one.
+
+python chat.py                                                talk to the newest run
+python chat.py Qwen/Qwen3-0.6B --system "Answer in a word."   to a model of the Hub, with a system message
+python chat.py runs/chats --temperature 0.3                   more predictable answers
+
+/help lists the commands. From a pipe, each line is a turn.
+"""
 
 import startup
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 from model.cli import Parser, explain_out_of_memory, parse, print_note, quantity
+from model.cli.settings import from_table
 from model.config import Range
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
@@ -16,9 +24,10 @@ from model.decoding.conversation import Conversation
 from model.decoding.endless import checked_context
 from model.decoding.options import DecodingOptions, open_model, read_sampling
 from model.decoding.sampling import Sampling
-from model.decoding.terminal import END_KEYS, greet, read_turn
+from model.decoding.terminal import END_KEYS, Command, greet, read_turn
 
 MEMORY_ADVICE = "give a smaller model, or lower --context"
+COMMON = ("system", "temperature", "top_p", "max_new_tokens", "context", "seed", "dtype", "compile")  # shown first
 
 
 @dataclass(frozen=True)
@@ -32,8 +41,7 @@ class Options(DecodingOptions):
 
 
 def main() -> None:
-    description = "Chat with a model in the terminal; /help lists commands. From a pipe, each line is a turn."
-    options, given = parse(Parser("--system", prog="chat.py", description=description), Options, Sampling)
+    options, given = parse(Parser("--system", COMMON, prog="chat.py", description=__doc__), Options, Sampling)
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     context = checked_context(model.checkpoint.args, options.context)
     path = model.checkpoint.path
@@ -55,12 +63,46 @@ def main() -> None:
             speed.print()
 
 
+def commands_of(conversation: Conversation) -> dict[str, Command]:
+    """What a user can type instead of a text."""
+
+    def undo(argument: str) -> None:
+        print_note(f"(taken back: {conversation.undo()[:60]})")
+
+    def reset(argument: str) -> None:
+        conversation.reset()
+        print_note("(the conversation is cleared)")
+
+    def set_system(text: str) -> None:
+        conversation.set_system(text)
+        print_note("(the system message is set; /reset clears what was said before)")
+
+    def set_sampling(argument: str) -> None:
+        name, _, value = argument.partition(" ")
+        if name:
+            conversation.sampling = replace(conversation.sampling, **from_table({name: value.strip()}, Sampling))
+        print_note(", ".join(f"{name} {value}" for name, value in vars(conversation.sampling).items()))
+
+    def show_context(argument: str) -> None:
+        print_note(f"({conversation.cached - conversation.cache.evicted:,} of {conversation.cache.context:,} tokens)")
+
+    return {
+        "/undo": Command("take back the last turn", undo),
+        "/retry": Command("give another answer to it", lambda argument: conversation.undo()),
+        "/reset": Command("clear the conversation", reset),
+        "/system": Command("replace the system message", set_system, "TEXT"),
+        "/set": Command("change a setting, as temperature 0.2; without a name, list them", set_sampling, "NAME VALUE"),
+        "/context": Command("how many tokens are in the context", show_context),
+    }
+
+
 def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
     """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn."""
     greet()
+    commands = commands_of(conversation)
     while True:
         try:
-            line = read_turn(conversation.reset)
+            line = read_turn(commands)
             if line is None:
                 return
             evicted_before = conversation.cache.evicted

@@ -1,5 +1,9 @@
 #!/usr/bin/env python3
-"""Convert a model from or to another format: python convert.py SOURCE TARGET [--to hf|llama2c]
+"""Convert a model from or to another format.
+
+python convert.py Meta-Llama-3-8B llama3              make a Hugging Face directory, which all programs read
+python convert.py stories15M.bin stories15M           from llama2.c's format
+python convert.py runs/demo demo.bin --to llama2c     into it
 
 All other programs read Hugging Face directories with safetensors only. An architecture that the format cannot express
 is refused.
@@ -46,7 +50,7 @@ class Options:
 
 
 def main() -> None:
-    options, _ = parse(Parser(prog="convert.py", description="Convert a model from or to another format."), Options)
+    options, _ = parse(Parser(prog="convert.py", description=__doc__), Options)
     check_target(options.target, options.to)
     source = open_source(options.source)  # reads no weights yet
     check_format(source, options.to, options.dtype)

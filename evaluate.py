@@ -1,5 +1,10 @@
 #!/usr/bin/env python3
-"""Measure how well a model predicts a text, in nats per token and bits per byte: python evaluate.py MODEL"""
+"""Measure how well a model predicts a text, in nats per token and bits per byte.
+
+python evaluate.py                              score the newest run on its validation text
+python evaluate.py runs/demo --data my.txt      on another text, or on a folder
+python evaluate.py runs/demo --data my.txt --stride 64 --json
+"""
 
 import startup
 
@@ -32,6 +37,8 @@ from model.text.tokenizer import Tokenizer, warn_of_lost_text
 from model.training.metrics import read_score
 from model.weights import Checkpoint
 
+COMMON = ("data", "stride", "whole", "json", "dtype")  # flags that --help shows first
+
 
 @dataclass(frozen=True)
 class Options(ModelOptions):
@@ -60,8 +67,7 @@ class Options(ModelOptions):
 
 
 def main() -> None:
-    parser = Parser("--data", prog="evaluate.py", description="Measure how well a model predicts a text.")
-    options, _ = parse(parser, Options)
+    options, _ = parse(Parser("--data", COMMON, prog="evaluate.py", description=__doc__), Options)
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     texts = given_texts(model, options) if options.data else [validation_of_run(model.checkpoint, options.whole)]
 

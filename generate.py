@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Continue a text with a trained model: a run directory or a published checkpoint.
+"""Continue a text with a trained model. The text goes to stdout, everything else to stderr.
 
-python generate.py                                  generate a text with the newest run
-python generate.py runs/demo --prompt "The list"    continue a prompt
-python generate.py --help                           list all flags
+python generate.py                                                generate a text with the newest run
+python generate.py runs/demo --prompt "The list" --num_samples 3  continue a prompt, three times
+python generate.py Qwen/Qwen3-0.6B --chat --prompt "Who is Ada?"  let a model of the Hub answer
 """
 
 import startup
@@ -27,6 +27,7 @@ from model.decoding.options import DecodingOptions, open_model, read_sampling
 from model.decoding.prompts import encode_prompts, read_texts
 from model.decoding.sampling import Sampling
 
+COMMON = ("prompt", "max_new_tokens", "num_samples", "temperature", "top_p", "seed", "chat", "stop", "dtype", "compile")
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
 DEFAULT_NEW_TOKENS = 256  # default number of new tokens, if the context allows it
 MEMORY_ADVICE = "give a smaller model, or lower --max_new_tokens or --batch_size"
@@ -65,8 +66,7 @@ class Options(DecodingOptions):
 
 
 def main() -> None:
-    description = "Continue a text. The text goes to stdout, everything else to stderr."
-    options, given = parse(Parser("--prompt", prog="generate.py", description=description), Options, Sampling)
+    options, given = parse(Parser("--prompt", COMMON, prog="generate.py", description=__doc__), Options, Sampling)
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     path, stop = model.checkpoint.path, options.stop_strings
     sampling = read_sampling(given, path)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """List the runs of train.py, or compare some of them: their settings, and their loss curves.
 
-python runs.py                                      list the runs in runs/, the best one of each text first
-python runs.py demo text-2                          compare runs/demo and runs/text-2
-python runs.py demo text-2 --plot curves.png        also draw their curves into a picture
+python runs.py                                  list the runs in runs/, the best one of each text first
+python runs.py demo text-2                      compare runs/demo and runs/text-2
+python runs.py demo text-2 --plot curves.png    also draw their curves into a picture
 """
 
 import startup
@@ -15,10 +15,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from model.cli import Parser, Settings, instances, print_note, read_toml, user_path
-from model.cli.settings import toml_value, values
+from model.cli import Parser, Settings, instances, parse, print_note, read_toml, user_path
+from model.cli.settings import POSITIONAL, toml_value, values
+from model.config import check_settings
 from model.text.dataset import load_dataset
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
 from model.training.estimate import count_parameters
@@ -32,25 +33,33 @@ RESULTS = ("parameters", "steps", "minutes", "nats", "bits/byte")
 Curve = list[tuple[float, float]]  # steps or minutes, and the loss
 
 
+@dataclass(frozen=True)
+class Options:
+    """Curves."""
+
+    run: Annotated[tuple[str, ...], "runs to compare, by name or path (default: list all)", POSITIONAL] = ()
+    minutes: Annotated[bool, "draw them over the minutes of training instead of the steps"] = False
+    plot: Annotated[Path | None, "also draw them into this picture: .png, .svg and others"] = None
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+        if not self.run and (self.minutes or self.plot):
+            raise ValueError("--minutes and --plot are for curves: name the runs, for example runs.py demo")
+        if self.plot:
+            check_plot(self.plot, chinese=False)
+
+
 def main() -> None:
-    parser = Parser(prog="runs.py", description="List the runs of train.py, or compare some of them.")
-    parser.add_argument("runs", nargs="*", metavar="RUN", help="runs to compare, by name or path (default: list all)")
-    parser.add_argument("--minutes", action="store_true", help="curves over minutes of training, not over steps")
-    parser.add_argument("--plot", type=user_path, metavar="FILE", help="draw the curves into a picture (.png, .svg)")
-    flags = parser.parse_args()
-    if not flags.runs:
-        if flags.plot or flags.minutes:
-            raise ValueError("--plot and --minutes are for curves: name the runs, for example runs.py demo")
+    options, _ = parse(Parser(prog="runs.py", description=__doc__), Options)
+    if not options.run:
         return print_list()
-    if flags.plot:
-        check_plot(flags.plot, chinese=False)
-    runs = [read_run(find(name), flags.minutes) for name in flags.runs]
+    runs = [read_run(find(name), options.minutes) for name in options.run]
     report = Report([comparison(runs), terminal_curves(runs)], lambda figure: draw(figure, runs))
     print(report)
     if len({run.text for run in runs}) > 1:
         print_note("note: their texts differ, and losses on different texts cannot be compared")
-    if flags.plot:
-        save_plot(report, flags.plot)
+    if options.plot:
+        save_plot(report, options.plot)
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,13 @@
 #!/usr/bin/env python3
-"""Train a language model on your own text: python train.py [CONFIG.toml] --data my.txt
+"""Train a language model on your own text.
 
-Flags override the TOML file, which overrides the defaults. If none of a config, a text, --minutes and --init_from is
-given, train the demo, configs/demo.toml. With a text and no config, train for 2.5 minutes, or for --minutes, and choose
+python train.py my.txt --minutes 10            choose a model for the text and this machine
+python train.py my.txt --minutes 10 --plan     only say what it would choose
+python train.py --resume                       continue the newest run
+
+Flags override the TOML file, which overrides the defaults. If none of a config,
+a text, --minutes and --init_from is given, train the demo, configs/demo.toml.
+With a text and no config, train for 2.5 minutes, or for --minutes, and choose
 the model that suits the text and the machine.
 """
 
@@ -20,7 +25,7 @@ from model.cli import Parser, Settings, add_flags, format_flags, print_rows, rea
 from model.cli.machine import keep_freed_memory
 from model.text.dataset import load_dataset
 from model.training.choice import choose
-from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, resolve
+from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, chosen_defaults, resolve
 from model.training.console import Console, announcement
 from model.training.distributed import Ranks, processes
 from model.training.run_directory import begin, run_directory
@@ -29,6 +34,7 @@ from model.training.trainer import Trainer, initial_model
 from model.weights.checkpoint import MODEL_CONFIGS
 
 CONFIG_DIR = Path(__file__).parent / "configs"
+COMMON = ("data", "minutes", "out_dir", "init_from", "tokenizer", "dim", "n_layers", "compile", "seed")  # shown first
 
 
 def main() -> int:
@@ -79,8 +85,7 @@ def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, floa
 
 def parse_flags() -> Namespace:
     """The flags ``resume`` and ``plan``, the file ``config`` or None, and all else as ``settings``."""
-    description = "Train a language model on your own text. Flags override the TOML file, which overrides the defaults."
-    parser = Parser(text_flag="--data", prog="train.py", description=description)
+    parser = Parser("--data", COMMON, chosen_defaults(), prog="train.py", description=__doc__)
     files = (
         f"config: a TOML file, or one of {config_names()} (default without a text: demo.toml); text: the same as --data"
     )

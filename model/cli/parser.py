@@ -5,7 +5,7 @@ import difflib
 import os
 import re
 import sys
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -87,12 +87,29 @@ def plain_name(flag: str) -> str:
 class Parser(argparse.ArgumentParser):
     """argparse that raises ValueError, which ``run_script`` prints in one line, and suggests the nearest flag.
 
-    ``text_flag`` is suggested for text without a flag; ``--prompt`` in generate.py.
+    ``text_flag`` is suggested for text without a flag; ``--prompt`` in generate.py. ``--help`` shows the ``common``
+    flags first, and the ``defaults`` of those that a rule chooses, in words.
     """
 
-    def __init__(self, text_flag: str | None = None, **options: Any) -> None:
+    def __init__(
+        self,
+        text_flag: str | None = None,
+        common: Sequence[str] = (),
+        defaults: Mapping[str, str] | None = None,
+        **options: Any,
+    ) -> None:
         self.text_flag = text_flag
-        super().__init__(allow_abbrev=False, **options)
+        self.common = common
+        self.defaults = defaults or {}
+        super().__init__(allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter, **options)
+
+    def format_help(self) -> str:
+        """The description has examples, so the usage is one line: the flags follow anyway."""
+        arguments = [action for action in self._actions if not action.option_strings]
+        forms = {"?": "[{}]", "*": "[{} ...]"}
+        places = [forms.get(str(each.nargs), "{}").format(each.metavar) for each in arguments]
+        self.usage = self.usage or " ".join([self.prog, *places, "[--flag VALUE ...]"])
+        return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
         args = sys.argv[1:] if args is None else args

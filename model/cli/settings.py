@@ -34,28 +34,39 @@ METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", TEXTS: "TEXT"}
 
 def add_flags(parser: Parser, *classes: type) -> None:
     """Add a flag ``--name VALUE`` for each field, in a group per class. Flags that are not given are not set."""
+    owners = {name: cls for cls in classes for name in setting_fields(cls)}
+    for name in parser.common:
+        add_flag(parser, parser, owners[name], name)
     for cls in classes:
         group = parser.add_argument_group((cls.__doc__ or cls.__name__).split("\n")[0].rstrip(". "))
-        for name, (kind, text, bounds, marks) in setting_fields(cls).items():
-            text += f" [{bounds}]" if bounds != Range() else ""
-            default = getattr(cls, name, None)  # of a dataclass, the default of the field
-            if default is not False and default not in (None, "", ()):
-                text += f" (default: {toml_value(default)})"
-            options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
-            if kind is bool:
-                options["action"] = argparse.BooleanOptionalAction  # --no-NAME overrides a TOML file
-            elif get_origin(kind) is Literal:
-                options["metavar"] = "{" + ",".join(get_args(kind)) + "}"
-            else:
-                options["metavar"] = METAVARS.get(kind, "TABLE")
-            if kind == TEXTS:
-                options |= {"action": "append"} if REPEATED in marks else {"nargs": "+", "action": "extend"}
-            if POSITIONAL in marks:
-                if hasattr(cls, name):  # it has a default, so that it may be left out
-                    options["nargs"] = "*" if kind == TEXTS else "?"
-                parser.add_argument(name, **options | {"metavar": name.upper()})
-            else:
-                group.add_argument(f"--{name}", **options)
+        for name in setting_fields(cls):
+            if name not in parser.common:
+                add_flag(parser, group, cls, name)
+
+
+def add_flag(parser: Parser, group: argparse._ActionsContainer, cls: type, name: str) -> None:
+    kind, text, bounds, marks = setting_fields(cls)[name]
+    text += f" [{bounds}]" if bounds != Range() else ""
+    default = getattr(cls, name, None)  # of a dataclass, the default of the field
+    if name in parser.defaults:
+        text += f" (default: {parser.defaults[name]})"
+    elif default is not False and default not in (None, "", ()):
+        text += f" (default: {toml_value(default)})"
+    options: dict[str, Any] = {"help": text.replace("%", "%%"), "default": argparse.SUPPRESS}
+    if kind is bool:
+        options["action"] = argparse.BooleanOptionalAction  # --no-NAME overrides a TOML file
+    elif get_origin(kind) is Literal:
+        options["metavar"] = "{" + ",".join(get_args(kind)) + "}"
+    else:
+        options["metavar"] = METAVARS.get(kind, "TABLE")
+    if kind == TEXTS:
+        options |= {"action": "append"} if REPEATED in marks else {"nargs": "+", "action": "extend"}
+    if POSITIONAL in marks:
+        if hasattr(cls, name):  # it has a default, so that it may be left out
+            options["nargs"] = "*" if kind == TEXTS else "?"
+        parser.add_argument(name, **options | {"metavar": name.upper()})
+    else:
+        group.add_argument(f"--{name}", **options)
 
 
 def parse(parser: Parser, cls: type[Options], *others: type) -> tuple[Options, Settings]:

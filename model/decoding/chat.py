@@ -78,10 +78,7 @@ class Chat:
         # Without the template: only BOS, EOS and the like, not tokens as <think>, which a model writes as text.
         self.special_ids = tokenizer.control_tokens("")
         self.warned = False  # of words that the template leaves out
-        one, other = (self.render([user_message(text)]) for text in "AB")
-        self.warn_of_lost_words(self.system, one)
-        # The number of tokens before the first question, including the system message. An endless text keeps these.
-        self.prefix_length = common_prefix_length(tokenizer.encode_control(one), tokenizer.encode_control(other))
+        one = self.begin_with(self.system)
         # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
         opened = OPEN_THOUGHT.search(one)
         self.opening = opened[0] if opened else ""
@@ -91,6 +88,22 @@ class Chat:
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
         end_of_turn = [self.control_ids[max(ends, key=len)]] if ends else []
         self.eos_ids = tuple(dict.fromkeys([*tokenizer.eos_ids, *end_of_turn]))
+
+    def begin_with(self, system: list[Message]) -> str:
+        """Begin every conversation with the system message, if there is one; returns the rendering of a question.
+
+        ``prefix_length`` is the number of tokens before the first question, which an endless text keeps.
+        """
+        before, self.system = self.system, system
+        try:
+            one, other = (self.render([user_message(text)]) for text in "AB")
+        except ValueError:
+            self.system = before
+            raise
+        self.warn_of_lost_words(system, one)
+        encoded = (self.tokenizer.encode_control(text) for text in (one, other))
+        self.prefix_length = common_prefix_length(*encoded)
+        return one
 
     def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """The tokens of the whole conversation, including the system message.

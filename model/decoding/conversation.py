@@ -33,17 +33,38 @@ class Conversation:
     context: int | None = None  # the length at which tokens are evicted, by default the network's
 
     def __post_init__(self) -> None:
-        prefix = self.chat.prefix_length if self.chat else 0  # up to the end of the system message
         self.eos_ids = self.chat.eos_ids if self.chat else self.tokenizer.eos_ids
-        self.cache = EndlessCache(self.network, context=self.context, keep=max(SINKS, prefix))
+        self.cache = EndlessCache(self.network, context=self.context)
         self.reset()
 
     def reset(self) -> None:
         """Begin a new text."""
         self.tokens: list[int] = []
-        self.cached = 0
         self.messages: list[Message] = []
-        self.cache.evicted = 0
+        self.starts: list[int] = []  # the number of tokens before each turn
+        self.turns = 0  # that were begun, also those that were taken back
+        self._clear_cache()
+
+    def _clear_cache(self) -> None:
+        prefix = self.chat.prefix_length if self.chat else 0  # up to the end of the system message
+        self.cached = self.cache.evicted = 0
+        self.cache.keep = min(max(SINKS, prefix), self.cache.context // 2)
+
+    def set_system(self, text: str) -> None:
+        """Replace the system message. Raises ValueError if there is no template, or if it cannot show the message."""
+        if self.chat is None:
+            raise ValueError("the model has no chat template, so it has no system message")
+        self.chat.begin_with([{"role": "system", "content": text}])
+        self._clear_cache()
+
+    def undo(self) -> str:
+        """Take back the last turn; returns its line. Raises ValueError if there is none."""
+        if not self.messages:
+            raise ValueError("there is no turn to take back")
+        *self.messages, question, _ = self.messages
+        self.tokens = self.tokens[: self.starts.pop()]
+        self.cached = min(self.cached, len(self.tokens))
+        return str(question["content"])
 
     def turn(self, line: str, max_new_tokens: int, stop: Sequence[str]) -> Iterator[Sample]:
         """Append a line and continue the text. Yields the sample each time its text may have grown.
@@ -62,14 +83,16 @@ class Conversation:
         start_pos = self.cached - self.cache.evicted
         prompt_length = len(tokens)
         sample = Sample(Prompt(line, new_tokens), self.tokenizer, max_new_tokens, stop, self.eos_ids)
-        sampler = Sampler(self.sampling, [tokens], len(messages))  # each turn has another random stream
+        sampler = Sampler(self.sampling, [tokens], 2 * self.turns + 1)  # each turn has another random stream
+        starts = [*self.starts, len(self.tokens)]
+        self.turns += 1
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
         steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
         for _ in push_tokens(self.network, [sample], steps, self.speed):
             self.cached = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text
                 tokens.append(sample.tokens[-1])
-            self.tokens = tokens
+            self.tokens, self.starts = tokens, starts
             self.messages = [*messages, {"role": "assistant", "content": sample.text}]
             yield sample
 

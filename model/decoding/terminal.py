@@ -5,9 +5,10 @@ looks like a command.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from importlib import import_module
+from typing import NamedTuple
 
 from ..cli import print_note
 from ..cli.files import decode_utf8
@@ -15,12 +16,20 @@ from ..cli.files import decode_utf8
 QUOTES = '"""'  # around a multi-line text, as in ollama
 END_KEYS = "Ctrl-Z and Enter" if sys.platform == "win32" else "Ctrl-D"
 GREETING = f"(/reset clears the conversation, /help lists all commands, {END_KEYS} ends)"
-HELP = f"""\
-/reset      clear the conversation
-/help       print this list
-/exit       end, like {END_KEYS}
-{QUOTES}         begin or end a multi-line text, or one that begins with a slash
-Ctrl-C      stop the model, or discard the line"""
+OTHER_INPUT = {
+    "/help": "print this list",
+    "/exit": f"end, like {END_KEYS}",
+    QUOTES: "begin or end a multi-line text, or one that begins with a slash",
+    "Ctrl-C": "stop the model, or discard the line",
+}
+
+
+class Command(NamedTuple):
+    """What a line that begins with a slash does."""
+
+    help: str
+    run: Callable[[str], str | None]  # of what follows the name; returns a text that the model is to answer, or None
+    argument: str = ""  # what follows the name, in the help
 
 
 def greet() -> None:
@@ -31,10 +40,10 @@ def greet() -> None:
         print_note(GREETING)
 
 
-def read_turn(reset: Callable[[], object]) -> str | None:
-    """The user's next text, None at the end of stdin or after /exit; ``reset`` is called for /reset.
+def read_turn(commands: Mapping[str, Command]) -> str | None:
+    """The user's next text, None at the end of stdin or after /exit. Before, the ``commands`` that are typed are run.
 
-    Raises ValueError for invalid UTF-8.
+    In a terminal an empty line is not a text. Raises ValueError for invalid UTF-8, and what commands raise.
     """
     while True:
         text = _read_line("> ")
@@ -42,18 +51,27 @@ def read_turn(reset: Callable[[], object]) -> str | None:
             return text
         if text.startswith(QUOTES):
             return _read_quoted(text.removeprefix(QUOTES))
+        if not text.strip():
+            continue
         if not text.startswith("/"):
             return text
-        command = text.rstrip()
-        if command == "/exit":
+        name, _, argument = text.rstrip().partition(" ")
+        if name == "/exit":
             return None
-        if command == "/reset":
-            reset()
-            print_note("(the conversation is cleared)")
-        elif command == "/help":
-            print_note(HELP)
+        if name == "/help":
+            print_help(commands)
+        elif name in commands:
+            again = commands[name].run(argument.strip())
+            if again is not None:
+                return again
         else:
-            print_note(f"{command[:30]} is not a command, see /help; if it is text, put it in {QUOTES}")
+            print_note(f"{text.rstrip()[:30]} is not a command, see /help; if it is text, put it in {QUOTES}")
+
+
+def print_help(commands: Mapping[str, Command]) -> None:
+    rows = {f"{name} {command.argument}".rstrip(): command.help for name, command in commands.items()} | OTHER_INPUT
+    for usage, text in rows.items():
+        print_note(f"{usage:<17} {text}")
 
 
 def _read_quoted(text: str) -> str | None:

@@ -183,6 +183,18 @@ SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the sett
 SIZE = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim")  # chosen together, or not at all
 
 
+# What ``--minutes`` choose if it is not given, and has a default without them. vocab_size is always chosen.
+CHOSEN: tuple[str, ...] = ("dim", "n_layers", "n_heads", "tie_embeddings", "batch_size", "eval_every", "sample_every")
+CHOSEN += ("context_warmup", "decay_start", "weight_decay")
+
+
+def chosen_defaults() -> dict[str, str]:
+    """For ``--help``: what is used for the settings that a rule chooses, if they are not given."""
+    defaults = values(ModelArgs(), TrainArgs())
+    chosen = {name: f"chosen; {toml_value(defaults[name])} with --max_steps" for name in CHOSEN}
+    return chosen | {"vocab_size": "chosen for the text; with char its characters"}
+
+
 @dataclass(frozen=True)
 class Run:
     """A run to start or to resume."""

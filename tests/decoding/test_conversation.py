@@ -125,6 +125,66 @@ def test_a_line_that_is_no_text_ends_a_pipe_but_not_a_conversation_in_a_terminal
     assert len(talk.conversation.messages) == 6
 
 
+@given(st.lists(st.tuples(st.text("ab", min_size=1, max_size=3), st.booleans()), min_size=1, max_size=6))
+def test_a_turn_that_is_taken_back_leaves_no_trace(begin, turns):
+    talk, kept = begin(), []
+    text: list[int] = []
+    for line, is_kept in turns:
+        prompt = text + (LETTERS.encode("\n" + line, bos=False) if text else LETTERS.encode(line))
+        answer = say(talk, line, 4).tokens
+        assert answer == continuation(talk, prompt, 4)
+        if is_kept:
+            kept.append(line)
+            text = prompt + answer
+        else:
+            assert talk.conversation.undo() == line
+        assert talk.conversation.tokens == text
+        assert [message["content"] for message in talk.conversation.messages[::2]] == kept
+
+
+def test_a_turn_is_taken_back_after_the_context_was_full(talk):
+    """What was evicted is computed again: the context is 64."""
+    first = say(talk, "a" * 20, 30).tokens
+    say(talk, "b" * 20, 30)
+    assert talk.conversation.cache.evicted
+    talk.conversation.undo()
+    text = [*LETTERS.encode("a" * 20), *first]
+    assert talk.conversation.tokens == text
+    again = say(talk, "c" * 20, 5).tokens
+    text += LETTERS.encode("\n" + "c" * 20, bos=False)
+    assert again == continuation(talk, text, 5, endless=True)
+
+
+def test_commands_of_a_terminal(talk, notes, monkeypatch, capsys):
+    conversation = talk.conversation
+    conversation.sampling = Sampling(2.0, seed=1)
+    seen = []
+    turn = conversation.turn
+    monkeypatch.setattr(conversation, "turn", lambda line, *rest: seen.append(line) or turn(line, *rest))
+    typed = ["/undo", "one", "", "two", "/retry", "/set temperature 0", "/set top_k x", "/set heat 1", "/set"]
+    typed += ["/context", "/system Be brief.", "/undo", "/reset", "/retry", "/help", "/exit"]
+    monkeypatch.setattr("builtins.input", Mock(side_effect=typed))
+    monkeypatch.setattr("sys.stdin", Mock(isatty=lambda: True))
+    converse(conversation, 5, [])
+    out, err = capsys.readouterr()
+    assert seen == ["one", "two", "two"]
+    assert len({*out.split("\n")[1:3]}) == 2, "another answer, also with a seed"
+    assert conversation.sampling == Sampling(0.0, seed=1)
+    assert conversation.messages == []
+    for words in (
+        "there is no turn to take back",
+        "temperature 0.0, top_k None",
+        "top_k is 'x': give a whole number",
+        "unknown setting 'heat'",
+        "of 64 tokens",
+        "no chat template, so it has no system message",
+        "(taken back: two)",
+        "(the conversation is cleared)",
+        "/set NAME VALUE ",
+    ):
+        assert words in err
+
+
 @pytest.mark.parametrize(("length", "n"), [(2, 150), (63, 3), (64, 3), (200, 3)])
 def test_a_turn_equals_endless_generation(talk, length, n):
     """Also if the line alone is longer than the context, which is 64."""

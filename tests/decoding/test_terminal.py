@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from model.decoding.terminal import GREETING, HELP, greet, read_turn
+from model.decoding.terminal import GREETING, Command, greet, read_turn
 
 
 class Screen(io.TextIOWrapper):
@@ -18,14 +18,15 @@ class Screen(io.TextIOWrapper):
         return True
 
 
-def turns(reset=pytest.fail):
+def turns(**commands):
+    table = {f"/{name}": Command(f"what {name} does", run, "TEXT") for name, run in commands.items()}
     greet()
-    return list(iter(lambda: read_turn(reset), None))
+    return list(iter(lambda: read_turn(table), None))
 
 
 EXAMPLES = [
     ("Tim", ["Tim"]),
-    ("", [""]),
+    ("\n \nTim\n\n", ["Tim"]),
     (" /etc", [" /etc"]),
     ('"""one\n\n  two\\\nthree"""', ["one\n\n  two\\\nthree"]),
     ('"""\none\n"""\nnext', ["one", "next"]),
@@ -45,18 +46,18 @@ def test_a_terminal_has_commands_and_texts_of_several_lines(monkeypatch, capsys,
     assert capsys.readouterr().err.startswith(f"{GREETING}\n")
 
 
-def test_help_lists_the_commands_and_reset_calls_back(monkeypatch, capsys):
+def test_a_command_gets_what_follows_its_name_and_may_give_a_text(monkeypatch, capsys):
     called = []
-    monkeypatch.setattr(sys, "stdin", Screen(b"/help\n/reset  \n/rest now\nTim\n"))
-    assert turns(lambda: called.append("reset")) == ["Tim"]
-    assert called == ["reset"]
+    monkeypatch.setattr(sys, "stdin", Screen(b"/help\n/note  one two \n/note\n/notes now\n/again x\nTim\n"))
+    assert turns(note=called.append, again=str.upper) == ["X", "Tim"]
+    assert called == ["one two", ""]
     err = capsys.readouterr().err
-    for words in (HELP, "(the conversation is cleared)", "/rest now is not a command, see /help"):
+    for words in ("/note TEXT        what note does\n", "/exit  ", "/notes now is not a command, see /help"):
         assert words in err
 
 
 def test_from_a_pipe_every_line_is_a_text(monkeypatch, capsys):
-    content = b'/reset\n"""one\n/exit\nlast'
+    content = b'/reset\n\n"""one\n/exit\nlast'
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content), encoding="utf-8"))
-    assert turns() == ["/reset", '"""one', "/exit", "last"]
+    assert turns() == ["/reset", "", '"""one', "/exit", "last"]
     assert capsys.readouterr().err == ""

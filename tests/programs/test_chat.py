@@ -7,6 +7,8 @@ import pytest
 
 import chat
 import generate
+from model.decoding.chat import Chat, user_message
+from model.weights import load_tokenizer
 
 
 @pytest.mark.usefixtures("each_processor")
@@ -50,3 +52,12 @@ def test_a_thought_that_the_template_begins_is_shown_from_its_beginning(start, c
     (path / "generation_config.json").write_text(json.dumps({"eos_token_id": list(range(320))}), encoding="utf-8")
     assert start(chat, path, stdin=b"Who?\nWhy?\n").out == f"{shown}\n{shown}\n"
     assert start(generate, path, "--chat", "--prompt", "Who?").out == f"{shown}\n"
+
+
+def test_a_system_message_that_is_replaced_is_that_of_a_new_chat(chat_dir):
+    tokenizer = load_tokenizer(chat_dir)
+    replaced = Chat(chat_dir, tokenizer, "One.")
+    replaced.begin_with([{"role": "system", "content": "Two words."}])
+    new = Chat(chat_dir, tokenizer, "Two words.")
+    assert replaced.encode([user_message("Who?")]) == new.encode([user_message("Who?")])
+    assert replaced.prefix_length == new.prefix_length

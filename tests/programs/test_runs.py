@@ -131,7 +131,7 @@ def test_what_is_not_a_run_is_named(start, trained):
     write_metrics("a", [1.0], other=2.0)
     Path("runs/a/metrics.jsonl").unlink()
     assert "a has no curve, because it has no step yet" in start(runs, "a").err
-    assert "--plot and --minutes are for curves" in start(runs, "--minutes").err
+    assert "--minutes and --plot are for curves" in start(runs, "--minutes").err
 
 
 @pytest.mark.slow

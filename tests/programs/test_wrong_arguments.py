@@ -1,5 +1,6 @@
 """A user's mistake is one line that names it, with exit code 2, and nothing is written: one table for all programs."""
 
+import re
 import shlex
 import shutil
 from importlib import import_module
@@ -189,3 +190,29 @@ def test_each_name_that_is_used_elsewhere_leads_to_what_a_program_has():
     assert OTHER_NAMES.keys() <= ours
     others = {name for names in OTHER_NAMES.values() for name in names.split()}
     assert ours & others == {"model"}, "train.py has --init_from"
+
+
+@pytest.mark.parametrize("program", ["train", "generate", "chat", "evaluate", "convert", "runs"])
+def test_help_begins_with_one_line_of_usage_and_three_examples(program, capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", [program, "--help"])
+    with pytest.raises(SystemExit):
+        import_module(program).main()
+    usage, _, purpose, _, *examples = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(rf"usage: {program}\.py .*\[--flag VALUE \.\.\.\]", usage)
+    assert purpose.endswith(".")
+    assert [line.startswith(f"python {program}.py") for line in examples[:4]] == [True, True, True, False]
+
+
+def test_the_help_of_train_py_shows_the_usual_flags_first_and_no_default_that_does_not_hold(capsys, monkeypatch):
+    monkeypatch.setattr("sys.argv", ["train.py", "--help"])
+    with pytest.raises(SystemExit):
+        import_module("train").main()
+    text = capsys.readouterr().out
+    first = re.findall(r"^  (--\w+)", text.partition("options:")[2].partition("\n\n")[0], re.MULTILINE)
+    assert first[:4] == ["--resume", "--plan", "--data", "--minutes"]
+    assert {"--out_dir", "--init_from", "--tokenizer", "--dim", "--compile", "--seed"} <= {*first}
+    assert len(first) <= 12
+    words = " ".join(text.split())
+    assert "--dim N width of the residual stream [at least 1] (default: chosen; 256 with --max_steps)" in words
+    assert "(default: chosen; false with --max_steps)" in words
+    assert "tokens in the vocabulary [at least 1] (default: chosen for the text; with char its characters)" in words

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from training_helpers import ARGS, dataset, make_run
 
 from model import ModelArgs, Transformer
+from model.cli.settings import values
 from model.text.dataset import Conversations
 from model.training import choice
 from model.training.choice import (
@@ -25,7 +26,7 @@ from model.training.choice import (
     choose_model,
     plan,
 )
-from model.training.config import SIZE, Run, TrainArgs
+from model.training.config import CHOSEN, SIZE, Run, TrainArgs
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 
@@ -163,6 +164,18 @@ def test_validations_take_at_most_a_tenth_of_the_minutes(settings, speed, minute
     validations = steps / run.train.eval_every + 1
     if seen > 10 * run.train.eval_tokens:
         assert validations * run.train.eval_tokens / 3 <= 0.1 * seen
+
+
+def test_help_names_the_settings_that_are_chosen():
+    """Those that have no default of None, which their own words explain."""
+    run = chosen(30_000, speed=20.0)
+    defaults = values(ModelArgs(), TrainArgs())
+    decided = (
+        run.decided - make_run(minutes=5.0, dtype="float32", device="cpu", vocab_size=500, max_seq_len=256).decided
+    )
+    explained = {"n_kv_heads", "micro_batch_size", "max_steps", "max_seq_len"}
+    assert {*CHOSEN} == decided - explained
+    assert all(defaults[name] is not None for name in CHOSEN)
 
 
 @pytest.mark.parametrize("settings", [{}, FINE_TUNED])
