@@ -18,7 +18,7 @@ from pathlib import Path
 REPO = Path(__file__).parents[1]
 sys.path.insert(0, str(REPO))
 from study.__main__ import main as study
-from study.topic import Table
+from study.topic import Report, Table
 
 IN_CHINESE = " --zh"  # the end of the commands on Chinese pages
 ENGLISH = [REPO / "docs" / f"{name}.md" for name in ("rope", "rope-models", "encodings")]
@@ -57,7 +57,10 @@ def output(command: str) -> list[str]:
     if words[1] in RECORDED:
         first, *rest = RECORDED[words[1]].read_text(encoding="utf-8").splitlines()
         assert first == f"$ {command.removesuffix(IN_CHINESE)}"
-        return str(read_table(rest).in_chinese()).splitlines() if command.endswith(IN_CHINESE) else rest
+        if not command.endswith(IN_CHINESE):
+            return rest
+        tables = "\n".join(rest).split("\n\n")  # an empty line is between two
+        return str(Report([read_table(table.splitlines()) for table in tables]).in_chinese()).splitlines()
     argv, sys.argv = sys.argv, words
     try:
         with contextlib.redirect_stdout(io.StringIO()) as text:
@@ -76,9 +79,9 @@ def read_table(lines: list[str]) -> Table:
 
 def picture_of(page: Path, topic: str) -> Path:
     """The picture of a topic, in Chinese for a Chinese page if there is one."""
-    images = page.parent / "images"
-    chinese = images / f"{topic}.zh.png"
-    return chinese if page.name.endswith(".zh.md") and chinese.exists() else images / f"{topic}.png"
+    language = ".zh" if page.name.endswith(".zh.md") else ""
+    svg = page.parent / "images" / f"{topic}{language}.svg"
+    return svg if svg.exists() else svg.with_suffix(".png")
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:

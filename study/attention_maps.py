@@ -50,6 +50,7 @@ def attention(model: ModelPath = None) -> Report:
     network.freqs_cis = torch.ones_like(network.freqs_cis)
     plain, plain_loss = attention_weights(network, texts)
     heads = by_head(rotated.mean(1), plain.mean(1), f"{len(texts)} windows of {T} tokens of {name}")
+    heads.notes.append(f"equal weights would give {(1 / torch.arange(2, T + 1)).mean():.0%} to each of self, before and first.")
     heads.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     labels = [readable(tokenizer.decode([token])) for token in texts[0, :MAX_LABELS].tolist()]
     return Report([heads], lambda figure: draw(figure, rotated, plain, labels))
@@ -98,34 +99,35 @@ def draw(figure: Any, rotated: Tensor, plain: Tensor, labels: list[str]) -> None
     """Maps of one window with rotation and without, one head enlarged, and the weight by distance."""
     L = min(rotated.shape[0], MAX_LAYERS)
     H = min(rotated.shape[2], MAX_HEADS)
-    width, height = max(4.5, 1.4 * H + 0.9), 2.8 * L + 1.2  # so that the maps, which are square, fill their places
-    figure.set_size_inches(width + 4.2, max(6.2, height))
-    left, right = figure.subfigures(1, 2, width_ratios=(width, 4.2))
-    grid = left.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
+    width = max(5.5, 1.3 * H + 0.6)
+    height = 2 * L * (width - 0.6) / H + 1.2  # so that the maps, which are square, fill their places
+    figure.set_size_inches(width, height + 7.4)
+    maps, below = figure.subfigures(2, 1, height_ratios=(height, 7.4))
+    grid = maps.subplots(2 * L, H, squeeze=False, sharex=True, sharey=True)
     for row, axes_of_heads in enumerate(grid):
         layer, is_plain = divmod(row, 2)
         for head, axes in enumerate(axes_of_heads):
             picture = show_map(axes, (plain if is_plain else rotated)[layer, 0, head])
-        axes_of_heads[0].set_ylabel(f"layer {layer}\nrotation{' off' if is_plain else ''}", fontsize=8)
+        axes_of_heads[0].set_ylabel(f"layer {layer}\nrotation{' off' if is_plain else ''}")
     for head, axes in enumerate(grid[0]):
-        axes.set_title(f"head {head}", fontsize=8)
-    left.supxlabel("position of the key", fontsize=9)
-    left.supylabel("position of the query", fontsize=9)
-    left.suptitle("attention weights of the first window", fontsize=10)
-    left.colorbar(picture, ax=grid, label="attention weight", location="bottom", shrink=0.6, aspect=40)
-    upper, lower = right.subplots(2, 1, height_ratios=(1.35, 1))
+        axes.set_title(f"head {head}")
+    maps.supxlabel("position of the key")
+    maps.supylabel("position of the query")
+    maps.suptitle("attention weights of the first window", fontsize=11)
+    maps.colorbar(picture, ax=grid, label="attention weight", location="bottom", shrink=0.6, aspect=40)
+    upper, lower = below.subplots(2, 1, height_ratios=(1.4, 1))
     drop = (rotated - plain)[:L, :, :H].diagonal(-1, -2, -1).mean((1, 3))  # (L, H): weight on the token before
     layer, head = divmod(int(drop.argmax()), drop.shape[1])
     show_map(upper, rotated[layer, 0, head, : len(labels), : len(labels)])
-    upper.set_xticks(range(len(labels)), labels, rotation=90, fontsize=8)
-    upper.set_yticks(range(len(labels)), labels, fontsize=8)
+    upper.set_xticks(range(len(labels)), labels, rotation=90, fontsize=9)
+    upper.set_yticks(range(len(labels)), labels, fontsize=9)
     upper.set(xlabel=f"key, positions 0 to {len(labels) - 1}", ylabel="query")
-    upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged", fontsize=10)
+    upper.set_title(f"layer {layer}, head {head}, with rotation, enlarged")
     lower.plot(uniform(rotated.shape[-1]), color="0.75", linewidth=5, label="equal weights")
     lower.plot(profile(plain), color=RED, linestyle="--", linewidth=2, label="rotation off")
     lower.plot(profile(rotated), color=BLUE, linewidth=2, label="rotation")
     lower.set(xlabel="distance from query to key, in tokens", ylabel="mean attention weight", yscale="log")
-    lower.set_title("all layers, heads and windows", fontsize=10)
+    lower.set_title("all layers, heads and windows")
     lower.legend()
     lower.grid(alpha=0.3)
 

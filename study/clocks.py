@@ -45,11 +45,15 @@ def clocks(
     return Report([speeds], lambda figure: draw(figure, freqs, pairs))
 
 
+def period(tokens: float) -> str:
+    return f"{tokens:.1f}" if tokens < 1000 else f"{tokens:.0f}"
+
+
 def draw(figure: Any, freqs: Tensor, pairs: list[int]) -> None:
     """One row of clocks for each position; hands start at three o'clock and turn counterclockwise."""
-    figure.set_size_inches(9, 0.8 + 0.9 * len(POSITIONS))
+    figure.set_size_inches(5.8, 1 + 0.62 * len(POSITIONS))
     grid = figure.subplots(len(POSITIONS), len(pairs), squeeze=False)
-    circle = torch.linspace(0, 2 * math.pi, 100)
+    circle = torch.linspace(0, 2 * math.pi, 40)
     for row, position in zip(grid, POSITIONS):
         for axes, i in zip(row, pairs):
             axes.plot(circle.cos(), circle.sin(), color="0.7", linewidth=1)
@@ -58,7 +62,7 @@ def draw(figure: Any, freqs: Tensor, pairs: list[int]) -> None:
             axes.set(xlim=(-1.15, 1.15), ylim=(-1.15, 1.15), aspect="equal", xticks=[], yticks=[])
             for side in axes.spines.values():
                 side.set_visible(False)
-        row[0].set_ylabel(f"position\n{position}", rotation=0, ha="right", va="center", fontsize=10)
+        row[0].set_ylabel(f"position\n{position}", rotation=0, ha="right", va="center")
     for axes, i in zip(grid[0], pairs):
-        axes.set_title(f"pair {i}\n{2 * math.pi / float(freqs[i]):,.1f}", fontsize=9)
-    figure.suptitle("each pair as a clock; above it the tokens that one turn takes", fontsize=11)
+        axes.set_title(f"{i}\n{period(2 * math.pi / float(freqs[i]))}")
+    figure.suptitle("pair i, and the tokens that one turn takes")

@@ -124,7 +124,7 @@ def draw(figure: Any, lines: list[Line]) -> None:
     shown = [scheme for scheme in SCHEMES if bits[scheme]]
     panels = [shown[i : i + SCHEMES_PER_PANEL] for i in range(0, len(shown), SCHEMES_PER_PANEL)] or [[]]
     rows = math.ceil(len(panels) / 2)
-    figure.set_size_inches(8.5, 1 + 2.9 * rows)
+    figure.set_size_inches(6.4, 1 + 3.1 * rows)
     grid = figure.subplots(rows, 2, sharex=True, sharey=True, squeeze=False)
     for axes, schemes in zip(grid.flat, panels):
         if bits["rope"] and "rope" not in schemes:
@@ -136,11 +136,10 @@ def draw(figure: Any, lines: list[Line]) -> None:
             style = {"color": BLACK if scheme == "rope" else color, "marker": marker, "linestyle": dash}
             axes.errorbar(beside, means, deviations, linewidth=1.4, markersize=6, capsize=3, label=scheme, **style)
         places = dict.fromkeys(PLACES[SCHEMES[scheme].changes] for scheme in schemes)
-        axes.set_title(f"changed: {', '.join(places)}", fontsize=10)
+        axes.set_title(f"changed: {', '.join(places)}")
         axes.set_xscale("log", base=2)
         axes.set_xticks(MULTIPLES, [f"{times} x" for times in MULTIPLES])
         axes.grid(alpha=0.3)
-        axes.legend(loc="upper left", fontsize=9)
-    multiple = "length of the test windows, as a multiple of the trained length"
-    figure.supxlabel(f"{multiple} (points shifted sideways to not overlap)", fontsize=10)
-    figure.supylabel("validation bits per byte, lower is better (mean, standard deviation)", fontsize=10)
+        axes.legend(loc="upper left")
+    figure.supxlabel("length of the test windows / trained length")
+    figure.supylabel("bits per byte, lower is better (mean, standard deviation)")

@@ -93,23 +93,22 @@ def quarter_octaves(curve: Tensor) -> list[tuple[float, float, float, float]]:
 
 def draw(figure: Any, names: list[str], products: list[Tensor]) -> None:
     """The score by distance: for three bases, and for q and k that agree more and less before the rotation."""
-    figure.set_size_inches(8, 4)
-    left, right = figure.subplots(1, 2, sharey=True)
+    figure.set_size_inches(5.5, 6.4)
+    upper, lower = figure.subplots(2, 1, sharex=True, sharey=True)
     for name, color, dash, product in zip(names, COLORS, ("-", "--", "-."), products):
-        draw_ranges(left, product, color, dash, f"base {name}")
+        draw_ranges(upper, product, color, dash, f"base {name}")
     for correlation, color, dash in zip(CORRELATIONS, (COLORS[1], COLORS[2], COLORS[3]), ("--", "-", ":")):
-        draw_ranges(right, correlation * products[1], color, dash, f"correlation {correlation:g}")
-    for axes in (left, right):
+        draw_ranges(lower, correlation * products[1], color, dash, f"correlation {correlation:g}")
+    for axes in (upper, lower):
         axes.set_xscale("symlog", linthresh=1)
         ticks = (0, 1, 10, 100, 1000)
         axes.set_xticks(ticks, [str(tick) for tick in ticks])
         axes.set_xlim(0, LENGTH)
-        axes.set_xlabel("distance m - n, in tokens")
         axes.axhline(0, color="black", linewidth=0.8)
         axes.grid(alpha=0.3)
         axes.legend()
-    left.set(title="q = k", ylabel="mean of q . k / D")
-    right.set(title=f"base {names[1]}")
+    upper.set(title="q = k", ylabel="mean of q . k / D")
+    lower.set(title=f"base {names[1]}", ylabel="mean of q . k / D", xlabel="distance m - n, in tokens")
 
 
 def draw_ranges(axes: Any, curve: Tensor, color: str, dash: str, label: str) -> None:

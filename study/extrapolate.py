@@ -101,7 +101,7 @@ def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool
     """The loss of each token except the first of texts (N, longest + 1), in nats: (N, longest).
 
     The texts pass through an ``EndlessCache`` in the fewest forward calls: one to fill it, and one for each eviction.
-    With ``recompute``, each call processes all tokens that are in the cache again, without the cache.
+    With ``recompute``, the loss is that of all tokens in the cache, processed again without it.
     """
     longest = texts.shape[1] - 1
     cache = EndlessCache(model, len(texts), keep=keep)
@@ -115,7 +115,9 @@ def endless_losses(model: Transformer, texts: Tensor, keep: int, recompute: bool
         cache.make_room(start_pos, T)
         cached += range(done, done + T)
         tokens = texts[:, cached]  # (N, S)
-        logits = model(tokens)[:, start_pos:] if recompute else model(tokens[:, start_pos:], start_pos, cache)
+        logits = model(tokens[:, start_pos:], start_pos, cache)  # (N, T, V)
+        if recompute:
+            logits = model(tokens)[:, start_pos:]
         targets = texts[:, done + 1 : done + T + 1]  # (N, T)
         parts.append(F.cross_entropy(logits.float().mT, targets, reduction="none"))  # (N, T)
         done += T
@@ -137,7 +139,7 @@ def loss_table(title: str, losses: dict[str, Tensor], length: int, notes: list[s
 
 def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     """A curve for each method; later ones are dashed, so that curves that coincide are all seen."""
-    figure.set_size_inches(9, 4.6)
+    figure.set_size_inches(5.8, 5.6)
     axes = figure.subplots()
     width = max(1, length // 2)
     step = max(1, length // 4)
@@ -148,9 +150,9 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
     longest = next(iter(losses.values())).shape[1]
     axes.axvspan(0, length, color="0.92", zorder=0)
     axes.text(
-        length / 2, 0.98, "trained\nlength", transform=axes.get_xaxis_transform(), ha="center", va="top", fontsize=9
+        length / 2, 0.98, "trained\nlength", transform=axes.get_xaxis_transform(), ha="center", va="top"
     )
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
-    axes.set(ylabel="loss, nats per token", title=f"trained length {length} tokens, tested at up to {longest}")
+    axes.set(ylabel="loss, nats per token", title=f"trained length {length}, tested at up to {longest} tokens")
     axes.grid(alpha=0.3)
-    figure.legend(loc="outside right upper", fontsize=9)
+    figure.legend(loc="outside lower center", ncol=2)

@@ -98,8 +98,8 @@ def call_table(calls: list[Call]) -> Table:
 
 def draw(figure: Any, calls: list[Call], slots: int) -> None:
     """The slots that each call writes and reads, and beside them the work of the call."""
-    figure.set_size_inches(10.5, 1.9 + 0.4 * len(calls))
-    left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    figure.set_size_inches(6, 3.2 + 0.7 * len(calls))
+    left, right = figure.subplots(2, 1)
     rows = list(range(len(calls)))
     starts, sizes = [call.start_pos for call in calls], [call.T for call in calls]
     edge: dict[str, Any] = {"height": 0.8, "edgecolor": "0.7"}
@@ -107,14 +107,16 @@ def draw(figure: Any, calls: list[Call], slots: int) -> None:
     left.barh(rows, starts, left=-0.5, color=SKY, label="written earlier, read now", **edge)
     left.barh(rows, sizes, left=[start - 0.5 for start in starts], color=ORANGE, label="written now, then read", **edge)
     left.vlines([slot + 0.5 for slot in range(slots - 1)], -0.4, len(calls) - 0.6, color="0.7", linewidth=0.8)
-    left.set_yticks(rows, [f"{call.name}, T = {call.T}, start_pos = {call.start_pos}" for call in calls])
-    left.set(xlabel="slot of the cache, the position of its token", ylabel="forward call", title="slots")
+    for axes in (left, right):
+        axes.set_yticks(rows, [f"{call.name}: {call.T} at {call.start_pos}" for call in calls])
+    left.set(xlabel="slot of the cache, the position of its token", title="each call: T at start_pos")
     left.xaxis.get_major_locator().set_params(integer=True)
     left.invert_yaxis()
+    right.invert_yaxis()
     cached, uncached = [call.cached / 1e6 for call in calls], [call.uncached / 1e6 for call in calls]
     right.barh([row - 0.2 for row in rows], cached, 0.4, color=ORANGE, label="with the cache")
     right.barh([row + 0.2 for row in rows], uncached, 0.4, color="0.6", label="without a cache")
-    right.set(xlabel="multiplications of the call, in millions", title="work")
+    right.set(xlabel="multiplications of the call, in millions")
     right.grid(axis="x", alpha=0.3)
-    figure.legend(*left.get_legend_handles_labels(), loc="outside lower left", ncol=3)
-    figure.legend(*right.get_legend_handles_labels(), loc="outside lower right", ncol=2)
+    figure.legend(*left.get_legend_handles_labels(), loc="outside upper left")
+    right.legend()

@@ -65,7 +65,7 @@ def layouts() -> Report:
 
 def draw(figure: Any, pairs_of: dict[str, list[tuple[int, int]]]) -> None:
     """Eight coloured channels for each layout: channels of one colour are a pair. Arcs join them."""
-    figure.set_size_inches(8, 3.4)
+    figure.set_size_inches(5.5, 3.4)
     code = {"neighbours": "Meta: view_as_complex", "halves": "transformers: rotate_half"}
     for axes, (name, pairs) in zip(figure.subplots(2, 1), pairs_of.items()):
         for i, (a, b) in enumerate(pairs):
@@ -74,8 +74,8 @@ def draw(figure: Any, pairs_of: dict[str, list[tuple[int, int]]]) -> None:
                 axes.text(channel, 0, channel, ha="center", va="center", color="white", fontweight="bold")
             x = torch.linspace(a, b, 30)
             axes.plot(x, 0.45 + (x - a) * (b - x) * 1.4 / (b - a) ** 1.5, color=COLORS[i], linewidth=2)
-            axes.text((a + b) / 2, 0.55 + 0.35 * (b - a) ** 0.5, f"pair {i}", ha="center", color=COLORS[i], fontsize=9)
+            axes.text((a + b) / 2, 0.55 + 0.35 * (b - a) ** 0.5, f"pair {i}", ha="center", color=COLORS[i])
         axes.set(xlim=(-0.6, D - 0.4), ylim=(-0.5, 1.7), xticks=[], yticks=[])
-        axes.set_title(f"{name} ({code[name]})", fontsize=10, loc="left")
+        axes.set_title(f"{name} ({code[name]})", loc="left")
         for side in axes.spines.values():
             side.set_visible(False)

@@ -128,7 +128,7 @@ def draw(figure: Any, scores: dict[str, Tensor], distance: int) -> None:
         axes.plot(curve, color=color, linestyle=dash, marker="o", markersize=3, label=name)
     axes.axvline(distance, color="black", linewidth=0.8, linestyle=":")
     axes.set(xlabel="distance m - n, in tokens", ylabel="score, relative to |q| |k|")
-    axes.set_title(f"one head, the same token everywhere: the score is largest {distance} tokens back")
+    axes.set_title(f"the score is largest {distance} tokens back")
     axes.xaxis.get_major_locator().set_params(integer=True)
     axes.grid(alpha=0.3)
     axes.legend()

@@ -73,7 +73,7 @@ def draw_rotate(figure: Any) -> None:
                 arc(axes, cmath.phase(QUERY), cmath.phase(QUERY) + m, 0.13 * m, COLORS[m])
         axes.set(xticks=[-1, 0, 1], yticks=[-1, 0, 1], title=name)
     slow.text(1.17 * QUERY.real - 0.1, 1.17 * QUERY.imag, "0 to 4", ha="center", va="center")
-    figure.suptitle("the query (0.5, 0.8) at positions 0 to 4", fontsize=11)
+    figure.suptitle("the query (0.5, 0.8) at positions 0 to 4")
 
 
 def rotate_to(x: Tensor, positions: Tensor, table: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Shared by all topics: tables, pictures, checks of options, and opening a trained model and its text."""
 
+import io
 import math
 import unicodedata
 from collections.abc import Callable, Sequence
@@ -28,6 +29,10 @@ from .positions import SCHEMES
 BLACK, ORANGE, SKY, GREEN, BLUE, RED, PINK = "#000000", "#E69F00", "#56B4E9", "#009E73", "#0072B2", "#D55E00", "#CC79A7"
 COLORS = (BLUE, ORANGE, GREEN, RED, SKY, PINK, BLACK)
 WINDOWS = 16  # texts on which a trained model is measured, if its validation text is long enough
+# Style of an SVG in dark pages: light and dark exchanged, colours kept; a map keeps its scale.
+DARK = b"""<style>@media (prefers-color-scheme: dark) {
+ #figure_1 { filter: invert(0.9) hue-rotate(180deg) } image { filter: hue-rotate(180deg) invert(1) } }</style>
+"""
 ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 
 
@@ -128,15 +133,24 @@ def check_plot(path: Path, chinese: bool) -> None:
 def save_plot(report: Report, path: Path) -> None:
     """Draw the picture of a report into the file ``path``, atomically.
 
-    A PNG also stores the printed report, so that the picture can be compared with the table.
+    A PNG or SVG also stores the printed report, so that the picture can be compared with the table. An SVG is dark
+    where the reader's page is.
     """
+    from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(8, 4.5), dpi=100, layout="constrained")
-    report.draw(figure)
     file_format = path.suffix[1:].lower()
-    metadata = {"Description": str(report)} if file_format == "png" else None
-    write_atomically(path, lambda part: figure.savefig(part, format=file_format, metadata=metadata))
+    of_format = {"png": {}, "svg": {"Date": None}}  # the date would change the file
+    metadata = of_format[file_format] | {"Description": str(report)} if file_format in of_format else None
+    content = io.BytesIO()
+    with rc_context({"font.size": 11, "axes.titlesize": 11, "svg.hashsalt": "ropewalk"}):
+        figure = Figure(figsize=(5.5, 3.8), dpi=100, layout="constrained")
+        report.draw(figure)
+        figure.savefig(content, format=file_format, metadata=metadata)
+    picture = content.getvalue()
+    if file_format == "svg":
+        picture = picture.replace(b"<defs>", DARK + b"<defs>", 1)
+    write_atomically(path, lambda part: Path(part).write_bytes(picture))
 
 
 def short(value: float, digits: int = 4) -> str:

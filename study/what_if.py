@@ -57,7 +57,7 @@ def in_halves(network: Transformer) -> Transformer:
 
 def draw(figure: Any, losses: dict[str, float]) -> None:
     """A bar for the change of the loss that each rotation makes; a bar of the loss would hide it."""
-    figure.set_size_inches(8, 2.8)
+    figure.set_size_inches(5.5, 3)
     axes = figure.subplots()
     trained, *changed = losses
     changes = [losses[name] - losses[trained] for name in changed]
@@ -66,4 +66,4 @@ def draw(figure: Any, losses: dict[str, float]) -> None:
     axes.axvline(0, color="black", linewidth=1)
     axes.invert_yaxis()
     axes.set(xlabel="change of the loss, nats per token", title=f"loss as trained: {losses[trained]:.3f}")
-    axes.margins(x=0.15)
+    axes.margins(x=0.2)

@@ -13,7 +13,6 @@ from .arrows import arc, arrow, plane
 from .topic import BLUE, ORANGE, Report, Table, short
 
 D = 8  # width of the one head
-FRAMES = 5
 DISTANCE = 5  # positions from the key to the query in the picture
 FREQUENCY = 1.0  # radians per position in the picture, that of pair 0
 QUERY, KEY = complex(0.5, 0.8), complex(0.9, 0.2)  # one pair of "bites" and of "dog", the example of the walk
@@ -71,8 +70,8 @@ def order(
 
 def draw(figure: Any) -> None:
     """A query and a key at fixed distance, further and further on in the text: the angle between them is constant."""
-    figure.set_size_inches(9, 2.6)
-    for frame, axes in enumerate(figure.subplots(1, FRAMES)):
+    figure.set_size_inches(6, 4)
+    for frame, axes in enumerate(figure.subplots(2, 3).flat):
         n = 2 * frame
         m = n + DISTANCE
         rotated_q, rotated_k = QUERY * cmath.rect(1, m * FREQUENCY), KEY * cmath.rect(1, n * FREQUENCY)
@@ -83,7 +82,4 @@ def draw(figure: Any) -> None:
         for tip, name, color in ((rotated_q, "q", BLUE), (rotated_k, "k", ORANGE)):
             axes.text(1.15 * tip.real, 1.15 * tip.imag, name, color=color, ha="center", va="center", fontweight="bold")
         axes.set(xticks=[], yticks=[])
-        axes.set_title(f"key at {n}, query at {m}", fontsize=9)
-    figure.suptitle(
-        "the same two tokens, further and further on in the text: the angle between them stays the same", fontsize=11
-    )
+        axes.set_title(f"k at {n}, q at {m}")

@@ -24,7 +24,7 @@ def check(
     ] = None,
     hint: Annotated[bool, "show what differs, without the name of the mistake"] = False,
     run: Annotated[Path | None, "a trained model in which your functions are then used, also if they are wrong"] = None,
-    prompt: Annotated[str, "the beginning of the text that this model writes"] = "The",
+    prompt: Annotated[str, "the beginning of the text that this model writes"] = "Open a file",
 ) -> Report:
     """Check your own RoPE, mask, cache and attention: each is right, or its mistake is named.
 

@@ -1,5 +1,6 @@
 """The reader's functions in a trained model: its loss, the text that it writes, and its speed, beside ours."""
 
+import statistics
 import time
 from pathlib import Path
 
@@ -21,6 +22,7 @@ from .reader import Raised
 from .rope import HALVES
 
 WINDOWS, LENGTH, NEW_TOKENS = 4, 128, 60
+TURNS = 3  # generations that are timed, of both models in turn, after one that is not
 
 
 class ReadersAttention(Attention):
@@ -49,30 +51,44 @@ class ReadersAttention(Attention):
 
 def in_model(solution: Solution, path: Path, prompt: str) -> Table:
     """The model at ``path`` as it is, and with the reader's functions that ran; what it raises with them is a note."""
-    network, tokenizer = open_model(path)
+    model, tokenizer = open_model(path)
     start_ids = tokenizer.encode(prompt)
-    texts, source = open_windows(path, tokenizer, min(LENGTH, network.args.max_seq_len) + 1, WINDOWS)
-    count = min(NEW_TOKENS, network.args.max_seq_len - len(start_ids))
+    texts, source = open_windows(path, tokenizer, min(LENGTH, model.args.max_seq_len) + 1, WINDOWS)
+    count = min(NEW_TOKENS, model.args.max_seq_len - len(start_ids))
     used = [name for name in solution.calls if name not in ("to_neighbours", "to_halves")]
     notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
     table = Table("In a model", ("", "loss", "tokens/s", "text"), [], notes)
 
-    def add_row(name: str, network: Transformer, cache: KVCache) -> None:
-        with torch.no_grad():
-            loss = float(losses_of(network, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
-        start = time.perf_counter()
-        new = [int(token) for token in decode(network, torch.tensor([start_ids]), count, likeliest, cache)]
-        speed = len(new) / (time.perf_counter() - start)
-        table.rows.append((name, f"{loss:.3f}", f"{speed:.0f}", repr(tokenizer.decode(start_ids + new))[:120]))
-
-    add_row("the model", network, KVCache(network.args))
-    try:
-        changed, cache = with_functions(network, solution), KVCache(network.args)
-        if "KVCache" in solution.calls:
+    def cache_for(network: Transformer) -> KVCache:
+        cache = KVCache(network.args)
+        if network is not model and "KVCache" in solution.calls:
             cache.layers = cache_of(solution.calls["KVCache"], network.args, 1).layers
-        add_row("with your functions", changed, cache)
+        return cache
+
+    def write(network: Transformer) -> tuple[list[int], float]:
+        """The new tokens, and how many a second."""
+        cache, start = cache_for(network), time.perf_counter()
+        new = [int(token) for token in decode(network, torch.tensor([start_ids]), count, likeliest, cache)]
+        return new, len(new) / (time.perf_counter() - start)
+
+    def loss(network: Transformer) -> float:
+        with torch.no_grad():
+            return float(losses_of(network, texts[:, :-1], texts[:, 1:], rows=WINDOWS).mean())
+
+    networks, losses = {"the model": model}, {"the model": loss(model)}
+    write(model)  # not timed, because the first text of a process takes longer
+    try:
+        changed = with_functions(model, solution)
+        losses["with your functions"] = loss(changed)
+        write(changed)
+        networks["with your functions"] = changed
     except (Raised, *UNSUITABLE) as error:
         notes.append(f"the model does not run with your functions: {' '.join(str(error).split())}")
+    turns = [{name: write(network) for name, network in networks.items()} for _ in range(TURNS)]
+    for name in networks:
+        speed = statistics.median(turn[name][1] for turn in turns)
+        text = repr(tokenizer.decode(start_ids + turns[0][name][0]))[:120]
+        table.rows.append((name, f"{losses[name]:.3f}", f"{speed:.0f}", text))
     return table
 
 

@@ -82,6 +82,7 @@ class Verdict:
 
 
 def in_chinese(text: str) -> str:
+    text = re.sub(r",? ?\bpair (\d+)", r"，第 \1 组", text)
     for word, chinese in CHINESE.items():
         text = re.sub(rf"\b{word}\b", chinese, text)
     return text

@@ -44,7 +44,7 @@ def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
         (among(keys < last, keys <= last + 1),
          "off by one position: token t sees 0 .. start_pos + t", "差了一个位置：token t 看 0 … start_pos + t"),
         (among(*(keys <= tokens + n for n in (-start, -1, 0, 1))),
-         "the mask is aligned to the wrong corner: .tril(start_pos)", "mask 对错了角：.tril(start_pos)"),
+         "the mask is aligned to the wrong corner: .tril(start_pos)", "mask 没有对齐右下角：.tril(start_pos)"),
         (among(keys >= last, (keys >= last) | cached), "the mask is transposed: row t is token t", "mask 转置了"),
         ((mask <= right).all(), "earlier keys are hidden: token t sees all from 0", "前面的 key 被遮住了：从 0 看起"),
         ((mask >= right).all(), "later keys are visible: none after start_pos + t", "看得到 start_pos + t 之后的 key"),
@@ -109,12 +109,22 @@ def stores_graph(make: View) -> str:
     return str(any(x.requires_grad for x in update(3, *chunk(2))))
 
 
+def shares_store(make: View) -> bool:
+    """Whether one cache returns the tokens that were stored in another one later."""
+    one, other = make(), make()
+    tokens = chunk(3, 2)
+    one(0, *chunk(3))
+    other(0, *tokens)
+    return any(near(plain(x)[:, :, :3], y.double()) for x, y in zip(one(3, *chunk(1, 3)), tokens))
+
+
 # fmt: off
 def mistakes(make: View, _: str) -> Iterator[Mistake]:
     is_refused, is_cast = refusals(make) == refusals(right), dtypes(make()(0, *chunk(2))) != "float32 and float32"
     yield from first((not is_refused, "the end of the cache is not checked: ValueError", "没有检查放不放得下"))
     yield from first((is_cast, "the dtype changes: .type_as(xk)", "dtype 变了：.type_as(xk)"))
     yield from first((stores_graph(make) != "False", "the cache is not detached: it keeps graphs", "缓存没有 detach"))
+    yield from first((shares_store(make), "one store for all layers: each cache needs its own", "各层共用一个存储：每个 cache 都要有自己的"))
     returned = calls(make, *STARTS)
     tokens = [torch.cat(parts, 2).double() for parts in zip(*(chunk(T, n) for n, (_, T) in enumerate(STARTS)))]
     parts = [slot_mistakes([each[n] for each in returned], tokens[n], tokens[1 - n]) for n in (0, 1)]

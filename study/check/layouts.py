@@ -45,7 +45,7 @@ def row_mistakes(w: Tensor, x: Tensor, inverse: Tensor, layout: str) -> list[Mis
 
     return first(
         (of_heads(len(w) // 16), "", ""),
-        (near(x, w.double()), "not permuted: scores multiply channel by channel", "没有换：得分是逐分量相乘"),
+        (near(x, w.double()), "not permuted: scores multiply channel by channel", "没有重排：两个向量逐维相乘，次序不同就对不上"),
         (near(x, inverse.double()), "the other direction: row i of halves is 2i of neighbours",
          "方向反了：两半的第 i 行是相邻的第 2i 行"),
         (of_heads(1, 2, 4, 8),

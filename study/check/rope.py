@@ -130,6 +130,8 @@ def frequency_mistakes(table: View) -> list[Mistake]:
             abs(factor - 1) > 0.03, f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)",
             f"角度多了系数：{factor:.4g} 倍",
         ))
+    if near(steps[0], right_angles(DIM, END, 3.0)[1].flip(0)):
+        return first((True, "slowest first: pair 0 has the highest frequency", "最慢的排在最前：第 0 组应当最快"))
     if near(steps[0].abs(), 3.0 ** -(exponents[0] + slope * torch.arange(DIM // 2))):
         return sign + first((
             True, f"the exponent: theta^-(2 i/D), here theta^-({shown})", f"指数：θ^-(2 i/D)，这里是 θ^-({shown})",

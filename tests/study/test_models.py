@@ -2,6 +2,8 @@
 
 import math
 import shutil
+import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -191,6 +193,20 @@ def test_a_model_with_right_functions_has_its_loss_and_writes_its_text(run_direc
     rows = run("check", file=file, run=run_directory, prompt="a rope").tables[1].rows
     assert [row[0] for row in rows] == ["the model", "with your functions"]
     assert {(row[1], row[3]) for row in rows} == {(rows[0][1], rows[0][3])}
+
+
+def test_the_speeds_are_medians_of_turns_after_a_text_that_is_not_timed(run_directory, monkeypatch):
+    seconds = iter([100, 3, 1, 8, 2, 5, 1, 2])  # of each text: two to warm up, then three turns of both models
+    now = [0.0]
+
+    def decoded(*_: object) -> Iterator[torch.Tensor]:
+        now[0] += next(seconds)
+        yield from torch.zeros(6, 1, 1, dtype=torch.long)
+
+    monkeypatch.setitem(with_functions.__globals__, "decode", decoded)
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    rows = run("check", file=Path(__file__).parents[1] / "solutions/complex.py", run=run_directory).tables[1].rows
+    assert [row[2] for row in rows] == ["6", "3"]
 
 
 def test_wrong_functions_are_used_in_a_model_too(run_directory):
