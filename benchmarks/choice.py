@@ -115,7 +115,7 @@ def by_steps(trial: Trial) -> Trial:
 def new_trainer(trial: Trial) -> Trainer:
     torch.manual_seed(trial.run.train.seed)
     trainer = Trainer(initial_model(trial.run, Ranks()), trial.text.dataset, trial.run.train)
-    trainer.parallel.train()
+    trainer.parallel_loss.train()
     return trainer
 
 

@@ -12,18 +12,22 @@ FONTS = ("Noto Sans CJK SC", "Noto Sans SC", "Source Han Sans SC", "PingFang SC"
 
 
 @cache  # not when this file is imported, because most outputs are English
-def read_phrases() -> list[tuple[re.Pattern[str], str]]:
+def read_phrases(section: str) -> list[tuple[re.Pattern[str], str]]:
     """A pattern for each English phrase, and the Chinese one; the longest first, because it says most exactly what."""
-    phrases = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    file = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    phrases = {key: value for key, value in file.get(section, file).items() if isinstance(value, str)}
     by_length = sorted(phrases.items(), key=lambda phrase: len(phrase[0]), reverse=True)
     return [(re.compile(re.escape(english).replace(r"\{\}", "(.+)")), chinese) for english, chinese in by_length]
 
 
-def in_chinese(text: str) -> str:
-    """The Chinese phrase, with what stands for its {} in Chinese too; the text itself if the file does not have it."""
-    for pattern, chinese in read_phrases():
+def in_chinese(text: str, section: str = "") -> str:
+    """The Chinese phrase, with what stands for its {} in Chinese too; the text itself if the file does not have it.
+
+    ``section`` is a table of the file, such as "check"; "" is what precedes them.
+    """
+    for pattern, chinese in read_phrases(section):
         if match := pattern.fullmatch(text):
-            return chinese.format(*map(in_chinese, match.groups()))
+            return chinese.format(*(in_chinese(group, section) for group in match.groups()))
     return text
 
 

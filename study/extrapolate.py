@@ -149,9 +149,7 @@ def draw(figure: Any, losses: dict[str, Tensor], length: int) -> None:
         axes.plot(middles, smooth, color=color, linestyle=dash, linewidth=2, label=name)
     longest = next(iter(losses.values())).shape[1]
     axes.axvspan(0, length, color="0.92", zorder=0)
-    axes.text(
-        length / 2, 0.98, "trained\nlength", transform=axes.get_xaxis_transform(), ha="center", va="top"
-    )
+    axes.text(length / 2, 0.98, "trained\nlength", transform=axes.get_xaxis_transform(), ha="center", va="top")
     axes.set(xlim=(0, longest), xlabel=f"position, in tokens (mean over {width} positions)")
     axes.set(ylabel="loss, nats per token", title=f"trained length {length}, tested at up to {longest} tokens")
     axes.grid(alpha=0.3)

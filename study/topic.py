@@ -5,6 +5,7 @@ import math
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -33,20 +34,21 @@ WINDOWS = 16  # texts on which a trained model is measured, if its validation te
 DARK = b"""<style>@media (prefers-color-scheme: dark) {
  #figure_1 { filter: invert(0.9) hue-rotate(180deg) } image { filter: hue-rotate(180deg) invert(1) } }</style>
 """
+Translate = Callable[[str], str]  # of a phrase: str for English, in_chinese for Chinese
 ModelPath = Annotated[Path | None, "a trained model (default: the newest run)"]
 
 
-class Both(NamedTuple):
-    """A text in English and in Chinese."""
+class Text(NamedTuple):
+    """A text whose phrases are translated before its lines are wrapped, with a section of chinese.toml."""
 
-    en: str
-    zh: str
+    write: Callable[[Translate], str]
+    section: str
 
     def __str__(self) -> str:
-        return self.en
+        return self.write(str)
 
     def in_chinese(self) -> str:
-        return self.zh
+        return self.write(partial(in_chinese, section=self.section))
 
 
 @dataclass
@@ -92,7 +94,7 @@ def is_wide(character: str) -> bool:
 class Report:
     """The output of a topic: tables to print, and a picture for --plot if there is one."""
 
-    tables: Sequence[Table | Both | str]
+    tables: Sequence[Table | Text | str]
     draw: Callable[[Any], None] = lambda figure: None  # draws into an empty matplotlib Figure
     code: int = 0  # the exit status of the script
 
@@ -106,7 +108,7 @@ class Report:
             self.draw(figure)
             translate_labels(figure)
 
-        tables: list[Table | Both | str] = []
+        tables: list[Table | Text | str] = []
         for table in self.tables:
             if isinstance(table, str):
                 tables.append("\n".join(map(in_chinese, table.splitlines())))

@@ -319,7 +319,7 @@ def step_seconds(run: Run, model: ModelArgs, train: TrainArgs, context: int, dat
     device = local_device(train.device, Ranks())
     torch.manual_seed(train.seed)
     trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset.as_windows(), train)
-    trainer.parallel.train()
+    trainer.parallel_loss.train()
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds[1:]) < 0.5:
         begin = time.perf_counter()

@@ -185,14 +185,14 @@ def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 def scatter_tensors(tensors: Mapping[str, Any], whole: Mapping[str, Tensor]) -> None:
     """Copy whole tensors to ``tensors``. Of those that are sharded, each process gets its rows from the first process.
 
-    Every process must call it. In the others than the first, the whole of a sharded tensor may be on the meta device.
+    Every process must call it. In the others than the first, only the shape of the whole of a sharded tensor counts.
     """
     for name, tensor in tensors.items():
         source = whole[name]
         if is_sharded(tensor):
             from torch.distributed.tensor import distribute_tensor
 
-            if source.is_meta:
+            if dist.get_rank() != 0:
                 source = torch.empty_like(source, device=tensor.device)
             source = distribute_tensor(source, tensor.device_mesh, tensor.placements)
         tensor.copy_(source)

@@ -103,15 +103,17 @@ class Trainer:
         if model.freqs_cis.device != self.device:
             model.freqs_cis = model.freqs_cis.to(self.device)
         whole = model.state_dict()  # before the model is sharded
-        # The same weights under three names: ``model`` is what the optimizer, clipping and the state see; ``parallel``
-        # computes its loss and averages gradients over the processes, with DDP or FSDP; ``loss``, which the steps call,
-        # is ``parallel``, compiled if asked for.
-        self.parallel = parallelize(
+        # The same weights under three names: ``model`` is what the optimizer, clipping and the state see;
+        # ``parallel_loss`` computes its loss and averages gradients over the processes, with DDP or FSDP;
+        # ``compiled_loss``, which the steps call, is the same, compiled if asked for.
+        self.parallel_loss = parallelize(
             NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
         )
         if self.sharded and saved is None:
             scatter_tensors(model.state_dict(), whole)
-        self.loss: nn.Module = torch.compile(self.parallel) if args.compile else self.parallel  # type: ignore[assignment]
+        self.compiled_loss: nn.Module = self.parallel_loss
+        if args.compile:
+            self.compiled_loss = torch.compile(self.parallel_loss)  # type: ignore[assignment]
         self.optimizers = build_optimizers(model, args, self.dtype)
         if saved and directory:
             load_state(directory, model, self.optimizers)
@@ -135,7 +137,7 @@ class Trainer:
         All files of a step are written before its metrics are yielded. Raises ValueError if the loss or the gradient
         norm is not finite; the state that was saved last is kept.
         """
-        self.parallel.train()
+        self.parallel_loss.train()
         self.start = self.clock() - self.progress.wall_seconds
         # Fine-tuning begins with a validation, to show the starting point. And a run that is resumed with no step left
         # needs one if it never had any, because only a validation writes the model.
@@ -214,9 +216,11 @@ class Trainer:
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
-            set_gradient_sync(self.parallel, number == len(micro_batches))  # average them in the last backward pass
+            set_gradient_sync(
+                self.parallel_loss, number == len(micro_batches)
+            )  # average them in the last backward pass
             with self.autocast:
-                loss = self.loss(x, y) / count  # a sum; those of all parts add up to the mean over the batch
+                loss = self.compiled_loss(x, y) / count  # a sum; those of all parts add up to the mean over the batch
             self.scaler.scale(loss).backward()
             total += loss.detach()
         for optimizer in self.optimizers:
@@ -240,8 +244,8 @@ class Trainer:
 
     def validation_loss(self) -> float:
         context = self.model.args.max_seq_len  # that of the model that is saved, even while batches have half of it
-        with self.autocast:  # not self.loss, which would be compiled once more, without gradients
-            return validation_loss(self.parallel, self.dataset, self.args, context, self.ranks)
+        with self.autocast:  # not self.compiled_loss, which would be compiled once more, without gradients
+            return validation_loss(self.parallel_loss, self.dataset, self.args, context, self.ranks)
 
     def score_best(self, on_scored: Callable[[int], object] = lambda count: None) -> LastScore:
         """Score the saved model, which is the best one, as evaluate.py does, and write the result into its directory.

@@ -12,7 +12,7 @@ A right function is right however it is written, because only results are compar
 from pathlib import Path
 from typing import Annotated
 
-from ..topic import Both, Report, Table
+from ..topic import Report, Table, Text, Translate
 from .in_model import in_model
 from .judge import EXERCISES, judge_all
 from .reader import Reader
@@ -44,13 +44,14 @@ def check(
         nothing = f"{file} defines none of {names}: write one; {study} exercise DIR writes files to complete"
         raise ValueError(next(iter(reader.problems.values()), nothing))
     absent = ", ".join(name for name in EXERCISES if name not in verdicts)
-    texts = []
-    for language, not_found in enumerate(("not found: ", "没有找到：")):
+
+    def text(translate: Translate) -> str:
         lines = [*reader.problems.values()]
-        lines += [line for verdict in verdicts.values() for line in verdict.lines(hint, language)]
-        texts.append("\n".join([*lines, f"{not_found}{absent}"] if absent else lines))
+        lines += [line for verdict in verdicts.values() for line in verdict.lines(hint, translate)]
+        return "\n".join([*lines, translate(f"not found: {absent}")] if absent else lines)
+
     is_good = not reader.problems and all(verdict.is_good for verdict in verdicts.values())
-    tables: list[Table | Both] = [Both(*texts)]
+    tables: list[Table | Text] = [Text(text, "check")]
     if run is not None:
         tables.append(in_model(solution, run, prompt))
     return Report(tables, code=int(not is_good))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from model.attention import attention as ours
 
-from .compare import Exercise, Mistake, View, first, near, of_parts, only, plain, random
+from .compare import Exercise, Mistake, View, first, near, of_parts, plain, random
 from .rope import AXES, HALVES, NEIGHBOURS, SIGN, TWICE, UNROTATED, random_table, rotate
 from .rope import right as rotation
 
@@ -54,32 +54,31 @@ def mistakes(attend: View, _: str) -> Iterator[Mistake]:
 
     of_next = out(KEYS, VALUES, TABLE, SELF.roll(1, 1))
     if of_next.shape != Q.shape:
-        yield Mistake("the shape: transpose back to (B, T, H, D)", "形状：转置回 (B, T, H, D)")
+        yield Mistake("the shape: transpose back to (B, T, H, D)")
         return
     w, rotated = weights(alike, STILL, ALL), VALUES.double().repeat_interleave(H // K, 2)
     scale = fit(w, scores)
     general = first(
-        (not scale and fit(weights(alike, STILL, ~ALL), scores),
-         "True and False exchanged: False hides a key", "True 与 False 颠倒了：False 表示看不到"),
+        (not scale and fit(weights(alike, STILL, ~ALL), scores), "True and False exchanged: False hides a key"),
         (any(near(of_next, rotate(rotated, TABLE[:, None], how).roll(-1, 1)) for how in (NEIGHBOURS, HALVES)),
-         "values are rotated: only q and k are", "value 也转了：只转 q 和 k"),
+         "values are rotated: only q and k are"),
         (not near(out(KEYS, 2 * VALUES, STILL, ALL), 2 * out(KEYS, VALUES, STILL, ALL)),
-         "the result is no sum of values: weights @ v", "结果不是 value 的加权和：weights @ v"),
+         "the result is no sum of values: weights @ v"),
     )
     if general or not scale:
         yield from general or weight_mistakes(w, scores)
         return
     yield from first(
-        (abs(scale * math.sqrt(D) - 1) < 0.01, "", ""),
-        (abs(scale - 1) < 0.01, "the scores are not divided by sqrt(D)", "得分没有除以 sqrt(D)"),
-        (True, f"the scale of the scores: 1/sqrt(D), here {scale:.4g}", f"得分的缩放：1/sqrt(D)，这里是 {scale:.4g}"),
+        (abs(scale * math.sqrt(D) - 1) < 0.01, ""),
+        (abs(scale - 1) < 0.01, "the scores are not divided by sqrt(D)"),
+        (True, f"the scale of the scores: 1/sqrt(D), here {scale:.4g}"),
     )
     yield from rotation_mistakes(weights(alike, TABLE, ALL), scale * Q, alike)
     large = weights(alike, STILL, MASK, LARGE * Q)
     yield from mask_mistakes(w, weights(alike, STILL, MASK), large)
     numbers = torch.arange(K).float()[:, None].expand(B, T, K, D)  # values that are their head
     yield from head_mistakes(weights(KEYS, STILL, ALL), out(KEYS, numbers, STILL, ALL), scale * Q)
-    yield from first((large.isnan().any(), "exp overflows: subtract the largest score", "exp 溢出：先减去最大得分"))
+    yield from first((large.isnan().any(), "exp overflows: subtract the largest score"))
 
 
 def fit(w: Tensor, scores: Tensor) -> float | None:
@@ -93,12 +92,12 @@ def weight_mistakes(w: Tensor, scores: Tensor) -> list[Mistake]:
     """Of weights that are no softmax of a multiple of the scores over the keys."""
     is_one = [near(w.sum(axis), torch.ones_like(w.sum(axis))) for axis in range(4)]
     return first(
-        (w.isnan().all(), "every number is NaN: masked_fill(~mask, -inf)", "全是 NaN：masked_fill(~mask, -inf)"),
-        (not w.transpose(1, 2).triu(1).any(), "another mask than the argument", "用的不是传入的 mask"),
-        (fit(w.transpose(1, 3), scores), "the weights are transposed", "权重转置了"),
-        (is_one[3], "", ""),
-        (any(is_one), "the softmax runs along the wrong axis: over the keys, dim=-1", "softmax 的轴不对：dim=-1"),
-        (True, "the weights do not sum to 1", "权重之和不为 1"),
+        (w.isnan().all(), "every number is NaN: masked_fill(~mask, -inf)"),
+        (not w.transpose(1, 2).triu(1).any(), "another mask than the argument"),
+        (fit(w.transpose(1, 3), scores), "the weights are transposed"),
+        (is_one[3], ""),
+        (any(is_one), "the softmax runs along the wrong axis: over the keys, dim=-1"),
+        (True, "the weights do not sum to 1"),
     )
 
 
@@ -112,8 +111,11 @@ def rotation_mistakes(w: Tensor, q: Tensor, k: Tensor) -> list[Mistake]:
         return False
 
     return first(
-        (turned(0, 0), *UNROTATED), (turned(1, 0), *only("k", UNROTATED)), (turned(0, 1), *only("q", UNROTATED)),
-        (turned(-1, -1), *SIGN), (turned(2, 2), *TWICE),
+        (turned(0, 0), *UNROTATED),
+        (turned(1, 0), *UNROTATED._replace(part="k")),
+        (turned(0, 1), *UNROTATED._replace(part="q")),
+        (turned(-1, -1), *SIGN),
+        (turned(2, 2), *TWICE),
     )
 
 
@@ -124,11 +126,11 @@ def mask_mistakes(w: Tensor, masked: Tensor, large: Tensor) -> list[Mistake]:
 
     is_leaking = bool((torch.stack((masked, large))[:, ~MASK[:, None].expand(w.shape)].abs() > 1e-6).any())
     return first(
-        (under(MASK) and not is_leaking, "", ""),
-        (under(ALL), "the mask is not used", "没有用 mask"),
-        (under(MASK.T), "the mask is transposed: row t belongs to query t", "mask 转置了：第 t 行属于 query t"),
-        (near(masked, w * MASK[:, None], 1e-3), "the mask comes after the softmax", "mask 用在 softmax 之后"),
-        (is_leaking, "hidden keys keep some weight: fill in -inf", "遮住的 key 仍有权重：填 -inf"),
+        (under(MASK) and not is_leaking, ""),
+        (under(ALL), "the mask is not used"),
+        (under(MASK.T), "the mask is transposed: row t belongs to query t"),
+        (near(masked, w * MASK[:, None], 1e-3), "the mask comes after the softmax"),
+        (is_leaking, "hidden keys keep some weight: fill in -inf"),
     )
 
 
@@ -137,10 +139,9 @@ def head_mistakes(w: Tensor, of_values: Tensor, q: Tensor) -> list[Mistake]:
     errors = (w - torch.einsum("bthd,bsjd->jbths", q, KEYS).double().softmax(-1)).abs().amax((1, 2, 4))  # (K, H)
     h = torch.arange(H)
     parts = [first(
-        (torch.equal(heads, h // (H // K)), "", ""),
-        (torch.equal(heads, h % K), "heads are tiled instead of repeated: head h uses h // (H // K)",
-         "head 平铺了，没有逐个重复：head h 用 h // (H // K)"),
-        (True, "other key/value heads: head h uses h // (H // K)", "key/value head 不对：head h 用 h // (H // K)"),
+        (torch.equal(heads, h // (H // K)), ""),
+        (torch.equal(heads, h % K), "heads are tiled instead of repeated: head h uses h // (H // K)"),
+        (True, "other key/value heads: head h uses h // (H // K)"),
     ) for heads in (errors.argmin(0), of_values[0, 0, :, 0].round().long())]
     return of_parts("kv", parts)
 # fmt: on

@@ -10,38 +10,24 @@ from .reader import Raised, kind
 
 View = Callable[..., Any]  # a function of the reader with the arguments and results of ours
 UNSUITABLE = (AttributeError, IndexError, RuntimeError, TypeError, ValueError)  # raised when a result is measured
-# Of the first difference.
-CHINESE = {
-    "the dtype and the shape": "dtype 和形状",
-    "the dtypes for bfloat16": "输入为 bfloat16 时的 dtype",
-    "a table of one row": "只有一行的表",
-    "the first of two caches": "两个缓存中的第一个",
-    "stored numbers have a gradient": "存下的数有没有梯度",
-    "after the call": "调用之后",
-    "changed": "改变了",
-    "as before": "与之前相同",
-    "no exception": "没有异常",
-    "position": "位置",
-    "pair": "组",
-    "row": "行",
-    "column": "列",
-    "slot": "槽位",
-    "channel": "分量",
-}
 
 
 class Mistake(NamedTuple):
-    """ "name: explanation" in English and in Chinese, and the step of the walk, 0 for that of the function."""
+    """ "name: explanation", the step of the walk, 0 for that of the function, and the part of the result that has it.
 
-    en: str
-    zh: str
+    The Chinese of the text is in chinese.toml.
+    """
+
+    text: str
     step: int = 0
+    part: str = ""  # "" if the whole result has it
 
 
 class Finding(NamedTuple):
-    """Where the first difference is, the reader's value and the expected one."""
+    """The call and the place of the first difference, the reader's value there and the expected one."""
 
-    where: str
+    label: str
+    place: Sequence[tuple[str, int]]  # an index on each axis
     yours: str
     expected: str
 
@@ -72,7 +58,7 @@ def measured(exercise: Exercise, function: View) -> tuple[list[tuple[str, Any]],
 
 
 def first(*rows: Any) -> list[Mistake]:
-    """The mistake of the first row, (condition, English, Chinese, step), whose condition is true, unless it is ""."""
+    """The mistake of the first row, (condition, text, step, part), whose condition is true, unless it is ""."""
     row = next((row for row in rows if row[0]), (True, ""))
     return [Mistake(*row[1:])] if row[1] else []
 
@@ -80,12 +66,7 @@ def first(*rows: Any) -> list[Mistake]:
 def of_parts(parts: Sequence[str], found: Sequence[list[Mistake]]) -> list[Mistake]:
     """The mistakes that both parts of the result have, then those of one only."""
     both = [mistake for mistake in found[0] if mistake in found[1]]
-    return both + [only(part, each) for part, some in zip(parts, found) for each in some if each not in both]
-
-
-def only(part: str, mistake: Mistake) -> Mistake:
-    (en, colon, why), (zh, zh_colon, zh_why) = mistake.en.partition(":"), mistake.zh.partition("：")
-    return Mistake(f"{en}, in {part} only{colon}{why}", f"{zh}（只在 {part}）{zh_colon}{zh_why}", mistake.step)
+    return both + [each._replace(part=part) for part, some in zip(parts, found) for each in some if each not in both]
 
 
 def difference(exercise: Exercise, label: str, yours: Any, expected: Any) -> Finding | None:
@@ -95,17 +76,16 @@ def difference(exercise: Exercise, label: str, yours: Any, expected: Any) -> Fin
         return next(filter(None, (difference(exercise, f"{label}, {part}", x, y) for part, x, y in parts)), None)
     if not torch.is_tensor(yours) or not torch.is_tensor(expected):
         is_equal = isinstance(yours, str | None) and yours == expected
-        return None if is_equal else Finding(label, kind(yours), kind(expected))
+        return None if is_equal else Finding(label, (), kind(yours), kind(expected))
     if (yours.shape, yours.dtype) != (expected.shape, expected.dtype):
         types = (f"{str(x.dtype)[6:].rstrip('0123456789')} {kind(x)}" for x in (yours, expected))
-        return Finding(f"{label}: the dtype and the shape", *types)
+        return Finding(f"{label}: the dtype and the shape", (), *types)
     is_near = torch.isclose(yours, expected, rtol=exercise.tolerance, atol=exercise.tolerance, equal_nan=True)
     if is_near.all():
         return None
     at = tuple((~is_near).nonzero()[0].tolist())
-    place = ", ".join(f"{axis} {i}" for axis, i in zip(exercise.axes, at))
     values = (str(x[at].item()) if x.dtype == torch.bool else f"{x[at].item():.6g}" for x in (yours, expected))
-    return Finding(f"{label}: {place}", *values)
+    return Finding(label, tuple(zip(exercise.axes, at)), *values)
 
 
 def plain(value: Any) -> Any:

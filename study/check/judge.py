@@ -13,9 +13,9 @@ from torch import Tensor
 
 from model.config import ModelArgs
 
-from ..topic import Both
+from ..topic import Translate
 from . import attention, kv_cache, layouts, rope
-from .compare import CHINESE, UNSUITABLE, Exercise, Finding, Mistake, View, difference, measured
+from .compare import UNSUITABLE, Exercise, Finding, Mistake, View, difference, measured
 from .reader import Caller, Raised, Reader, Unwritten, count_of_required
 from .rope import BATCH_FORM, COMPLEX, FORMS, HALVES, HEADS_FIRST, NEIGHBOURS, read_table
 
@@ -33,16 +33,14 @@ EXERCISES = {
 OF_NETWORK = ("args", "batch_size")  # of the cache of a network, as in model/cache.py
 ROTATED = ("xq", "xk", "xv", "mask")  # of an attention of (B, H, T, D), rotated before, as in model/attention.py
 OUTCOMES = {
-    "right": Both("right", "正确"),
-    "halves": Both(
-        "right, in the half-split layout (channel i pairs with i + D/2)", "正确，用前后两半的布局（i 与 i + D/2 配对）"
-    ),
-    "wrong": Both("wrong", "有错"),
-    "raised": Both("raised", "抛出异常"),
-    "unwritten": Both("not written yet", "还没写"),
+    "right": "right",
+    "halves": "right, in the half-split layout (channel i pairs with i + D/2)",
+    "wrong": "wrong",
+    "raised": "raised",
+    "unwritten": "not written yet",
 }
-RANDOM = Mistake("different numbers on each call: no dropout", "每次调用结果不同：不要 dropout", 7)
-OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", "改写了传入的参数：写到新的张量里", 4)
+RANDOM = Mistake("different numbers on each call: no dropout", 7)
+OVERWRITTEN = Mistake("an argument is overwritten: write to a new tensor", 4)
 
 
 @dataclass
@@ -59,33 +57,31 @@ class Verdict:
     def is_good(self) -> bool:
         return self.outcome in ("right", "halves")
 
-    def lines(self, hint_only: bool, language: int = 0) -> Iterator[str]:
-        """The text in English (0) or Chinese (1); as a hint, without the mistakes."""
-        colon, semicolon, stop = ((": ", ", and ", ". "), ("：", "；", "。"))[language]
-        texts = [] if hint_only else [(mistake.en, mistake.zh)[language] for mistake in self.mistakes]
-        names = semicolon.join(text.partition(colon.strip())[0] for text in texts)
-        yield colon.join(filter(None, (self.function, OUTCOMES[self.outcome][language], names, self.problem)))
+    def lines(self, hint_only: bool, translate: Translate = str) -> Iterator[str]:
+        """The text, in English or another language; as a hint, without the mistakes."""
+        colon = translate(": ")
+        mistakes = [] if hint_only else [name_and_reason(mistake, translate) for mistake in self.mistakes]
+        names = translate(", and ").join(name for name, _ in mistakes)
+        yield colon.join(filter(None, (self.function, translate(OUTCOMES[self.outcome]), names, self.problem)))
         if self.finding is None:
             return
-        where, yours, expected = map((str, in_chinese)[language], self.finding)
-        yield from wrapped(f"{where}{colon.strip()}")
-        values = (f"yours {yours}; expected {expected}.", f"你的是 {yours}；应为 {expected}。")[language]
-        yield from wrapped(values, "    ")
+        label, place, yours, expected = self.finding
+        where = ", ".join(f"{translate(axis)} {index}" for axis, index in place)
+        yield from wrapped(": ".join(filter(None, (translate(label), where))) + colon.strip())
+        yield from wrapped(translate(f"yours {yours}; expected {expected}."), "    ")
         if hint_only:
             return
-        explained = [(f"{text[:1].upper()}{text[1:]}{stop}", each.step) for text, each in zip(texts, self.mistakes)]
-        for text, step in explained or [("", 0)]:
+        texts = [colon.join(filter(None, each)) + translate(". ") for each in mistakes]
+        for text, step in zip(texts or [""], [mistake.step for mistake in self.mistakes] or [0]):
             step = step or EXERCISES[self.function].step
-            page = f"docs/{'rope' if step <= 8 else 'rope-models'}{('', '.zh')[language]}.md"
-            see = (f"See {page}, step {step}.", f"见 {page} 第 {step} 节。")[language]
-            yield from wrapped(f"{text}{see}")
+            page = "rope" if step <= 8 else "rope-models"
+            yield from wrapped(f"{text[:1].upper()}{text[1:]}{translate(f'See docs/{page}.md, step {step}.')}")
 
 
-def in_chinese(text: str) -> str:
-    text = re.sub(r",? ?\bpair (\d+)", r"，第 \1 组", text)
-    for word, chinese in CHINESE.items():
-        text = re.sub(rf"\b{word}\b", chinese, text)
-    return text
+def name_and_reason(mistake: Mistake, translate: Translate) -> tuple[str, str]:
+    """The text before the first colon, and after it, "" if there is none."""
+    name, reason = (*re.split(": |：", translate(mistake.text), maxsplit=1), "")[:2]
+    return name + (translate(f", in {mistake.part} only") if mistake.part else ""), reason
 
 
 def wrapped(text: str, indent: str = "  ") -> list[str]:
@@ -143,7 +139,7 @@ def judge(name: str, call: Caller, solution: Solution) -> Verdict:
             mistakes.extend(exercise.mistakes(view, solution.layout))
     if call.overwritten:
         mistakes.append(OVERWRITTEN)
-        findings.append(Finding(f"{call.overwritten} after the call", "changed", "as before"))
+        findings.append(Finding(f"{call.overwritten} after the call", (), "changed", "as before"))
     if findings:
         return Verdict(name, "wrong", finding=findings[0], mistakes=mistakes)
     if problem:

@@ -27,10 +27,10 @@ def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
     start, T, S = 3, 5, 8
     mask = plain(function(start, T))
     if mask.dtype != torch.bool:
-        yield Mistake("the mask is not boolean: True is visible", "mask 不是布尔型：能看到的地方为 True")
+        yield Mistake("the mask is not boolean: True is visible")
         mask = mask == 0 if mask.min() < 0 else mask > 0
     if mask.shape != (T, S):
-        yield Mistake("the shape: (T, start_pos + T)", "形状：(T, start_pos + T)")
+        yield Mistake("the shape: (T, start_pos + T)")
         return
     keys, tokens = torch.arange(S), torch.arange(T)[:, None]
     last, right, cached = start + tokens, right_mask(start, T), keys < start
@@ -39,15 +39,14 @@ def mask_mistakes(function: View, _: str) -> Iterator[Mistake]:
         return any(torch.equal(mask, each) for each in masks)
 
     yield from first(
-        (among(right), "", ""),
-        (among(~right, ~right | cached), "True and False exchanged: True is visible", "True 与 False 颠倒了"),
-        (among(keys < last, keys <= last + 1),
-         "off by one position: token t sees 0 .. start_pos + t", "差了一个位置：token t 看 0 … start_pos + t"),
+        (among(right), ""),
+        (among(~right, ~right | cached), "True and False exchanged: True is visible"),
+        (among(keys < last, keys <= last + 1), "off by one position: token t sees 0 .. start_pos + t"),
         (among(*(keys <= tokens + n for n in (-start, -1, 0, 1))),
-         "the mask is aligned to the wrong corner: .tril(start_pos)", "mask 没有对齐右下角：.tril(start_pos)"),
-        (among(keys >= last, (keys >= last) | cached), "the mask is transposed: row t is token t", "mask 转置了"),
-        ((mask <= right).all(), "earlier keys are hidden: token t sees all from 0", "前面的 key 被遮住了：从 0 看起"),
-        ((mask >= right).all(), "later keys are visible: none after start_pos + t", "看得到 start_pos + t 之后的 key"),
+         "the mask is aligned to the wrong corner: .tril(start_pos)"),
+        (among(keys >= last, (keys >= last) | cached), "the mask is transposed: row t is token t"),
+        ((mask <= right).all(), "earlier keys are hidden: token t sees all from 0"),
+        ((mask >= right).all(), "later keys are visible: none after start_pos + t"),
     )
 # fmt: on
 
@@ -121,10 +120,10 @@ def shares_store(make: View) -> bool:
 # fmt: off
 def mistakes(make: View, _: str) -> Iterator[Mistake]:
     is_refused, is_cast = refusals(make) == refusals(right), dtypes(make()(0, *chunk(2))) != "float32 and float32"
-    yield from first((not is_refused, "the end of the cache is not checked: ValueError", "没有检查放不放得下"))
-    yield from first((is_cast, "the dtype changes: .type_as(xk)", "dtype 变了：.type_as(xk)"))
-    yield from first((stores_graph(make) != "False", "the cache is not detached: it keeps graphs", "缓存没有 detach"))
-    yield from first((shares_store(make), "one store for all layers: each cache needs its own", "各层共用一个存储：每个 cache 都要有自己的"))
+    yield from first((not is_refused, "the end of the cache is not checked: ValueError"))
+    yield from first((is_cast, "the dtype changes: .type_as(xk)"))
+    yield from first((stores_graph(make) != "False", "the cache is not detached: it keeps graphs"))
+    yield from first((shares_store(make), "one store for all layers: each cache needs its own"))
     returned = calls(make, *STARTS)
     tokens = [torch.cat(parts, 2).double() for parts in zip(*(chunk(T, n) for n, (_, T) in enumerate(STARTS)))]
     parts = [slot_mistakes([each[n] for each in returned], tokens[n], tokens[1 - n]) for n in (0, 1)]
@@ -142,18 +141,16 @@ def slot_mistakes(returned: list[Tensor], tokens: Tensor, others: Tensor) -> lis
     x, length, later = returned[1], returned[1].shape[2], returned[2].shape[2]
     held = sources(x, tokens)[:7]
     return first(
-        ({*sources(x, others)} != {None}, "keys and values mixed up", "key 与 value 弄混了"),
-        (held == [*range(7)] or len(held) < 7, "", ""),
-        (held == [5, 6, 2, 3, 4, None, None], "always written at slot 0", "总是写到槽位 0"),
-        (held[1:] == [*range(6)] or held[:6] == [*range(1, 7)], "off by one slot: token t goes to start_pos + t",
-         "差了一个槽位：第 t 个 token 写到 start_pos + t"),
-        (held == [None] * 5 + [5, 6], "earlier tokens are lost", "之前的 token 丢了"),
-        (True, "the slots hold other numbers: position p is in slot p", "槽位里的数不对：位置 p 在槽位 p"),
+        ({*sources(x, others)} != {None}, "keys and values mixed up"),
+        (held == [*range(7)] or len(held) < 7, ""),
+        (held == [5, 6, 2, 3, 4, None, None], "always written at slot 0"),
+        (held[1:] == [*range(6)] or held[:6] == [*range(1, 7)], "off by one slot: token t goes to start_pos + t"),
+        (held == [None] * 5 + [5, 6], "earlier tokens are lost"),
+        (True, "the slots hold other numbers: position p is in slot p"),
     ) + first(
-        (length == 2, "only the new tokens come back", "只返回了新 token"),
-        (later == 8, "start_pos is not used: a new text may start at 0", "没有用 start_pos：新的文本可以从 0 开始"),
-        (length != 7 or later == 7, "other slots are returned: [:, :, : start_pos + T]",
-         "返回的槽位多了或少了：[:, :, : start_pos + T]"),
+        (length == 2, "only the new tokens come back"),
+        (later == 8, "start_pos is not used: a new text may start at 0"),
+        (length != 7 or later == 7, "other slots are returned: [:, :, : start_pos + T]"),
     )
 # fmt: on
 

@@ -44,14 +44,11 @@ def row_mistakes(w: Tensor, x: Tensor, inverse: Tensor, layout: str) -> list[Mis
         return any(near(x, permuted(layout, w, w, count, count)[0].double()) for count in counts)
 
     return first(
-        (of_heads(len(w) // 16), "", ""),
-        (near(x, w.double()), "not permuted: scores multiply channel by channel", "没有重排：两个向量逐维相乘，次序不同就对不上"),
-        (near(x, inverse.double()), "the other direction: row i of halves is 2i of neighbours",
-         "方向反了：两半的第 i 行是相邻的第 2i 行"),
-        (of_heads(1, 2, 4, 8),
-         "the width of a head: wq.shape[0] / n_heads in both", "head 的宽度：都是 wq.shape[0] / n_heads"),
-        (near(x.sort(1)[0], w.double().sort(1)[0]), "columns are permuted: RoPE pairs rows, axis 0",
-         "换的是列：RoPE 配对的是行，第 0 轴"),
+        (of_heads(len(w) // 16), ""),
+        (near(x, w.double()), "not permuted: scores multiply channel by channel"),
+        (near(x, inverse.double()), "the other direction: row i of halves is 2i of neighbours"),
+        (of_heads(1, 2, 4, 8), "the width of a head: wq.shape[0] / n_heads in both"),
+        (near(x.sort(1)[0], w.double().sort(1)[0]), "columns are permuted: RoPE pairs rows, axis 0"),
     )
 # fmt: on
 

@@ -74,7 +74,7 @@ def table_probes(table: View) -> Iterator[tuple[str, Any]]:
         yield label, right_table(*given) if is_near else z
 
 
-SIGN = Mistake("the sign of the angle: exp(j a), x cos a - y sin a", "角度的符号：exp(j a)，x cos a - y sin a", 1)
+SIGN = Mistake("the sign of the angle: exp(j a), x cos a - y sin a", 1)
 
 
 # fmt: off
@@ -90,8 +90,8 @@ def table_mistakes(table: View, _: str) -> Iterator[Mistake]:
     if start is None or not near(z[1:], z[:-1] * z[1] / z[0], 0.03):
         return
     found = first(
-        (is_exchanged, "cosine and sine exchanged: cos a + j sin a", "cos 与 sin 颠倒了：cos a + j sin a", 1),
-        (start, f"off by one position: row 0 is 0, here {start}", f"差了一个位置：第 0 行是 0，这里是 {start}"),
+        (is_exchanged, "cosine and sine exchanged: cos a + j sin a", 1),
+        (start, f"off by one position: row 0 is 0, here {start}"),
     ) + [each for each in frequency_mistakes(table) if not is_exchanged or each != SIGN]
     yield from found or rounding_mistakes(table)
 
@@ -101,14 +101,13 @@ def value_mistakes(z: Tensor, expected: Tensor) -> list[Mistake]:
     angles = right_angles(DIM, END)
     x, y = (z.real, z.imag) if z.is_complex() else (z, torch.zeros_like(z))
     return first(
-        (near(z, expected.T), "the table is transposed: (end, dim/2)", "表转置了：应为 (end, dim/2)"),
-        (z.shape == angles[1].shape, "frequencies only: torch.outer(positions, freqs)", "只有频率：还要 torch.outer"),
-        (z.shape != expected.shape, "", ""),
-        (near(x, angles) or near(y, angles), "angles: return their cos and sin", "是角度：应返回它们的 cos 和 sin"),
-        (near(x, y) or not x.any() or not y.any(), "cosine or sine is missing: cos a + j sin a", "少了 cos 或 sin"),
-        (near(z, torch.polar(angles, torch.ones_like(angles))),
-         "polar's arguments exchanged: length, angle", "polar 的参数颠倒了：长度在前，角度在后"),
-        (True, "the length is not 1: cos² + sin² = 1", "长度不是 1：cos² + sin² = 1"),
+        (near(z, expected.T), "the table is transposed: (end, dim/2)"),
+        (z.shape == angles[1].shape, "frequencies only: torch.outer(positions, freqs)"),
+        (z.shape != expected.shape, ""),
+        (near(x, angles) or near(y, angles), "angles: return their cos and sin"),
+        (near(x, y) or not x.any() or not y.any(), "cosine or sine is missing: cos a + j sin a"),
+        (near(z, torch.polar(angles, torch.ones_like(angles))), "polar's arguments exchanged: length, angle"),
+        (True, "the length is not 1: cos² + sin² = 1"),
     )
 
 
@@ -126,19 +125,14 @@ def frequency_mistakes(table: View) -> list[Mistake]:
     sign = first((steps[0][-1] < 0, *SIGN))
     if near(factors, factors[-1].expand(DIM // 2), 0.02) and abs(exponents[0]) < 0.02:
         factor = abs(float(factors[-1]))
-        return sign + first((
-            abs(factor - 1) > 0.03, f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)",
-            f"角度多了系数：{factor:.4g} 倍",
-        ))
+        return sign + first((abs(factor - 1) > 0.03, f"a factor of the angles: {factor:.4g} times p theta^(-2i/D)"))
     if near(steps[0], right_angles(DIM, END, 3.0)[1].flip(0)):
-        return first((True, "slowest first: pair 0 has the highest frequency", "最慢的排在最前：第 0 组应当最快"))
+        return first((True, "slowest first: pair 0 has the highest frequency"))
     if near(steps[0].abs(), 3.0 ** -(exponents[0] + slope * torch.arange(DIM // 2))):
-        return sign + first((
-            True, f"the exponent: theta^-(2 i/D), here theta^-({shown})", f"指数：θ^-(2 i/D)，这里是 θ^-({shown})",
-        ))
+        return sign + first((True, f"the exponent: theta^-(2 i/D), here theta^-({shown})"))
     return first(
-        (near(steps[0], steps[1]), "theta is not used: theta^(-2i/D)", "没有用 θ：θ^(-2i/D)"),
-        (True, "the frequencies: theta^(-2i/D)", "频率：θ^(-2i/D)"),
+        (near(steps[0], steps[1]), "theta is not used: theta^(-2i/D)"),
+        (True, "the frequencies: theta^(-2i/D)"),
     )
 
 
@@ -147,16 +141,16 @@ def rounding_mistakes(table: View) -> list[Mistake]:
     z, angles = plain(table(DIM, LONG, 10000.0)), right_angles(DIM, LONG)
     if near(z, rotation(angles), 2e-3) and near(z[:100], rotation(angles)[:100], 5e-5):
         is_default = near(plain(table(4, 3)), right_table(4, 3), 5e-5)
-        return first((not is_default, "the default of theta: 10000", "θ 的默认值：10000"))
+        return first((not is_default, "the default of theta: 10000"))
     numbers, errors = torch.view_as_real(z[:100]).float(), (z / rotation(angles)).angle() / angles
     is_table = any(torch.equal(numbers, numbers.to(dtype).float()) for dtype in (torch.bfloat16, torch.float16))
     is_linear = near(errors[1:100], errors[1].expand(99, -1), 5e-4)
     are_equal = any(torch.equal(z[n], z[n + 1]) for n in (256, 257, 2048, 2049))
     return first(
-        (is_table, "half precision in cosines and sines: use float32", "cos 和 sin 用了半精度：应用 float32", 12),
-        (not is_linear, "half precision in the products: use float32", "乘积用了半精度：应用 float32", 12),
-        (are_equal, "half precision in the positions: use float32", "位置用了半精度：应用 float32", 12),
-        (True, "half precision in the exponents: use float32", "指数用了半精度：应用 float32", 12),
+        (is_table, "half precision in cosines and sines: use float32", 12),
+        (not is_linear, "half precision in the products: use float32", 12),
+        (are_equal, "half precision in the positions: use float32", 12),
+        (True, "half precision in the exponents: use float32", 12),
     )
 # fmt: on
 
@@ -223,14 +217,13 @@ def layout_of(results: Any) -> str:
 
 
 # fmt: off
-LAYOUT = Mistake("layouts mixed: pairs are (2i, 2i + 1) or (i, i + D/2), for angles and results too",
-                 "布局弄混了：分组是 (2i, 2i + 1) 或 (i, i + D/2)，角度和结果要用同一种", 3)
-MIXED_UP = Mistake("q and k mixed up: return xq, then xk, both rotated", "q 与 k 弄混了：先返回 xq，再返回 xk", 4)
-UNROTATED = Mistake("not rotated: rotate q and k", "没有旋转：q 和 k 都要旋转", 2)
-TWICE = Mistake("rotated twice: a token at p is turned to 2p", "转了两次：位置 p 转到了 2p", 4)
-EXCHANGED = Mistake("cosine and sine exchanged: x cos a - y sin a", "cos 与 sin 颠倒了：x cos a - y sin a", 1)
-HEADS = Mistake("rotation along the head axis: (1, T, 1, D/2)", "沿 head 轴旋转：表应为 (1, T, 1, D/2)", 4)
-BATCH = Mistake("rotation along the batch axis: (1, T, 1, D/2)", "沿 batch 轴旋转：表应为 (1, T, 1, D/2)", 4)
+LAYOUT = Mistake("layouts mixed: pairs are (2i, 2i + 1) or (i, i + D/2), for angles and results too", 3)
+MIXED_UP = Mistake("q and k mixed up: return xq, then xk, both rotated", 4)
+UNROTATED = Mistake("not rotated: rotate q and k", 2)
+TWICE = Mistake("rotated twice: a token at p is turned to 2p", 4)
+EXCHANGED = Mistake("cosine and sine exchanged: x cos a - y sin a", 1)
+HEADS = Mistake("rotation along the head axis: (1, T, 1, D/2)", 4)
+BATCH = Mistake("rotation along the batch axis: (1, T, 1, D/2)", 4)
 
 
 def mistakes(apply: View, layout: str) -> Iterator[Mistake]:
@@ -239,13 +232,12 @@ def mistakes(apply: View, layout: str) -> Iterator[Mistake]:
     expected, other = (rotate(x.double(), table[:, None], layout) for x in (xq, xk))
     found = first(
         (near(q, k) or near(q, other), *MIXED_UP),
-        (q.shape != expected.shape or k.shape != other.shape, "the shape: .flatten(3)", "形状：.flatten(3)", 4),
+        (q.shape != expected.shape or k.shape != other.shape, "the shape: .flatten(3)", 4),
     ) or of_parts("qk", [part_mistakes(x.double(), y, table, layout) for x, y in ((xq, q), (xk, k))])
     is_cast = dtypes_of(apply) in ("float32 and float32", "bfloat16 and float32", "float32 and bfloat16")
     is_rounded = near(q, expected, 0.02) and not near(q, expected, 1e-4)
-    yield from found or first((is_rounded, "rotated in half precision: x.float() first",
-                               "用半精度旋转：先 x.float()", 4))
-    yield from first((is_cast, "the dtype changes: end with .type_as(x)", "dtype 变了：最后 .type_as(x)", 4))
+    yield from found or first((is_rounded, "rotated in half precision: x.float() first", 4))
+    yield from first((is_cast, "the dtype changes: end with .type_as(x)", 4))
 
 
 def part_mistakes(x: Tensor, y: Tensor, table: Tensor, layout: str) -> list[Mistake]:
@@ -266,11 +258,10 @@ def part_mistakes(x: Tensor, y: Tensor, table: Tensor, layout: str) -> list[Mist
     return first(
         (any(near(y, each) for each in mixed), *LAYOUT),
         (near(b[..., 0], expected_a[..., 0]) and near(b[..., 1], b[..., 0] * rows.imag + a[..., 1] * rows.real),
-         "a number is overwritten while it is still needed", "还要用的数先被覆盖了", 1),
+         "a number is overwritten while it is still needed", 1),
         (all(any(near(y[:, t], each[:, t]) for each in turned) for t in range(len(table))),
-         "the rows of the table: token t has row t", "表的行：token t 用第 t 行", 4),
-        (not near(y.norm(dim=-1), x.norm(dim=-1)),
-         "the formula: x cos a - y sin a, x sin a + y cos a", "公式：x cos a - y sin a, x sin a + y cos a", 1),
+         "the rows of the table: token t has row t", 4),
+        (not near(y.norm(dim=-1), x.norm(dim=-1)), "the formula: x cos a - y sin a, x sin a + y cos a", 1),
     )
 
 

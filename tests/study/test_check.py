@@ -3,15 +3,19 @@
 import re
 import shlex
 import sys
+import tomllib
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from study import check
+from study import check, chinese
 from study.__main__ import main
 from study.check import judge_all
-from study.check.judge import EXERCISES, Verdict
+from study.check.compare import Finding, Mistake
+from study.check.judge import EXERCISES, Verdict, name_and_reason
 from study.check.reader import Reader
+from study.chinese import in_chinese
 from study.exercise import exercise
 
 REPO = Path(__file__).parents[2]
@@ -55,7 +59,7 @@ def judged(tmp_path: Path, text: str) -> dict[str, Verdict]:
 
 
 def names(verdict: Verdict) -> str:
-    return ", and ".join(mistake.en.partition(":")[0] for mistake in verdict.mistakes) or "-"
+    return ", and ".join(name_and_reason(mistake, str)[0] for mistake in verdict.mistakes) or "-"
 
 
 @pytest.mark.parametrize("style", STYLES)
@@ -116,17 +120,37 @@ def test_a_mistake_is_found_and_named_by_what_the_function_does(tmp_path, functi
 
 
 CHINESE = re.compile("[\u4e00-\u9fff]")
+IN_CHINESE = partial(in_chinese, section="check")
 
 
 def test_first_mistakes_are_named_and_in_chinese_no_sentence_is_left_in_english(tmp_path):
     for function, text in blocks("mistakes.txt"):
         for expected, source in mistaken(text)[1:4]:
             verdict = judged(tmp_path, f"import math\nimport torch\n\n\n{source}")[function]
-            first, *others = verdict.lines(False, 1)
+            first, *others = verdict.lines(False, IN_CHINESE)
             assert first.startswith(f"{function}：有错"), first
             explained = [line for line in others if not line.startswith("    ")]
             assert all(CHINESE.search(line) for line in explained[1:]), others
             assert names(verdict) == expected
+
+
+def test_a_mistake_without_chinese_is_named_in_english_in_a_chinese_verdict():
+    mistakes = [Mistake("all x: 2 x, off", part="q"), Mistake("the mask is not used")]
+    finding = Finding("the first of two caches, keys", (("slot", 1),), "no exception, ValueError", "changed")
+    verdict = Verdict(MASK, "wrong", finding=finding, mistakes=mistakes)
+    assert list(verdict.lines(False, IN_CHINESE)) == [
+        f"{MASK}：有错：all x（只在 q）；没有用 mask",
+        "  两个缓存中的第一个, keys: 槽位 1：",
+        "    你的是 没有异常, ValueError；应为 改变了。",
+        "  All x（只在 q）：2 x, off。见 docs/rope.zh.md 第 8 节。",
+        "  没有用 mask。见 docs/rope.zh.md 第 8 节。",
+    ]
+
+
+def test_each_chinese_phrase_is_that_of_an_english_one_in_the_code():
+    code = "".join(path.read_text(encoding="utf-8") for path in Path(check.__file__).parent.glob("*.py"))
+    phrases = tomllib.loads(chinese.FILE.read_text(encoding="utf-8"))["check"]
+    assert [english for english in phrases if not all(part.strip(", ") in code for part in english.split("{}"))] == []
 
 
 def test_a_verdict_shows_the_first_number_that_differs_and_its_place_in_words(tmp_path):

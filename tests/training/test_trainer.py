@@ -168,7 +168,7 @@ def test_a_context_of_one_token_has_no_half():
 def test_sequences_have_half_of_the_context_during_its_warmup_but_those_of_validations_all_of_it(tmp_path):
     run = trainer(tmp_path, context_warmup=0.5, max_steps=4, eval_every=1, batch_size=6, micro_batch_size=3)
     shapes = []
-    run.loss.register_forward_pre_hook(lambda loss, inputs: shapes.append((*inputs[0].shape, loss.training)))
+    run.compiled_loss.register_forward_pre_hook(lambda loss, inputs: shapes.append((*inputs[0].shape, loss.training)))
     run.run()
     T = ARGS.max_seq_len
     assert [shape for *shape, training in shapes if training] == 4 * [[6, T // 2]] + 4 * [[3, T]]
@@ -311,7 +311,7 @@ def test_all_copies_of_the_network_have_the_table_of_rotations_on_the_device_fro
     model = Transformer(ARGS).to("meta")
     assert model.freqs_cis.device.type == "cpu"
     run = Trainer(model, dataset(), TrainArgs(dtype="float32"))
-    networks = [module for module in run.parallel.modules() if isinstance(module, Transformer)]
+    networks = [module for module in run.parallel_loss.modules() if isinstance(module, Transformer)]
     assert len(networks) > 1
     assert {network.freqs_cis.device.type for network in networks} == {"meta"}
 
