@@ -10,7 +10,6 @@ All inputs must be finite, also those of padding tokens. Some libraries read pas
 multiply the numbers there by zero, and zero times NaN is NaN.
 """
 
-import copy
 import math
 from collections.abc import Callable
 from typing import TypeVar
@@ -59,7 +58,8 @@ def replace_modules(
     """
     copies = {} if copies is None else copies
     if module not in copies:
-        new = copy.copy(module)
+        new = type(module).__new__(type(module))  # not copy.copy, which a parametrized module refuses
+        vars(new).update(vars(module))
         # A module shares even the dict of its parameters with its copy, so that what FSDP or ``.to()`` put there is
         # seen by both; but the dict of its children is its own.
         new._modules = {
@@ -145,15 +145,22 @@ def choose_linear(x: Tensor) -> Product:
 
 def linear_in_slices(x: Tensor, weight: Tensor) -> Tensor:
     """One batched product over slices of the weight matrix. One row is faster as the second factor."""
-    slices = math.gcd(weight.shape[0], SLICES)
-    weights = weight.unflatten(0, (slices, -1))  # (slices, out / slices, in)
+    slices = in_slices(weight)  # (slices, out / slices, in)
     rows = x.reshape(-1, x.shape[-1])  # (rows, in)
     if rows.shape[0] == 1:  # not len(), which makes a symbolic number a constant
-        products = torch.bmm(weights, rows.mT.expand(slices, -1, -1))  # (slices, out / slices, 1)
-    else:
-        products = torch.bmm(rows.expand(slices, -1, -1), weights.mT)  # (slices, rows, out / slices)
-        products = products.transpose(0, 1).contiguous()  # (rows, slices, out / slices)
-    return products.view(*x.shape[:-1], -1)  # (..., out)
+        return row_times_slices(x, slices)  # (..., out)
+    products = torch.bmm(rows.expand(len(slices), -1, -1), slices.mT)  # (slices, rows, out / slices)
+    return products.transpose(0, 1).reshape(*x.shape[:-1], -1)  # (..., out)
+
+
+def in_slices(weight: Tensor) -> Tensor:
+    return weight.unflatten(0, (math.gcd(weight.shape[0], SLICES), -1))  # (slices, out / slices, in)
+
+
+def row_times_slices(x: Tensor, slices: Tensor) -> Tensor:
+    """x (..., in), one row, times slices (slices, out / slices, in) -> (..., out)."""
+    column = x.reshape(1, -1).mT.expand(len(slices), -1, -1)  # (slices, in, 1); with these strides it is read as a row
+    return torch.bmm(slices, column).view(*x.shape[:-1], -1)
 
 
 def linear_mv(x: Tensor, weight: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ class NextTokenLoss(nn.Module):
         network = self.network
         output = network.tok_embeddings if network.args.tie_embeddings else network.output
         h = self.hidden(tokens).flatten(0, 1)  # (B * T, dim)
-        # Without gradients, a weight that has one in training would still count as an input that needs it.
+        # Under no_grad a parameter still requires gradients, so its own would be computed, and thrown away
         weight = output.weight if torch.is_grad_enabled() else output.weight.detach()
         return _ChunkedLoss.apply(h, weight, targets.flatten(), self.dtype)  # type: ignore
 

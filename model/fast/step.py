@@ -15,21 +15,22 @@ from ..cache import KVCache
 from ..transformer import Transformer
 from . import kernels
 from .compiled import CompiledStep
+from .direct import DirectStep
 from .recorded import RecordedStep
 
-FastStep = CompiledStep | RecordedStep  # called like Transformer.forward, for one token of each row
+FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
 RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
 
 def with_fast_step(network: Transformer, compile: bool) -> Transformer:
-    """``network``, or a copy with a fast step: a recorded one on a GPU, if the network can have it.
+    """``network``, or a copy with a fast step if the network can have one: recorded on a GPU, direct on a CPU.
 
     With ``compile`` it is compiled, or ValueError is raised (``check_compiles``).
     """
     if compile:
         check_compiles(network)
-    elif network.norm.weight.device.type not in RECORDS or why_not(network):
+    elif network.norm.weight.device.type not in (*RECORDS, "cpu") or why_not(network):
         return network
     faster = copy.copy(network)
     faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
@@ -57,6 +58,8 @@ class Step:
             fast = RecordedStep(self.network, self.compile)
         elif device == "cpu" and self.compile:
             fast = CompiledStep(self.network)
+        elif device == "cpu" and not why_not(self.network):
+            fast = DirectStep(self.network)
         return Chosen(fast, [weight.detach() for weight in weights_of(self.network)])
 
     def forward(
@@ -65,11 +68,13 @@ class Step:
         """(B, T) -> (B, 1, V).
 
         At a prompt, so once for each text, it notices weights that were replaced (``load_state_dict(assign=True)``,
-        ``.to()``) instead of changed in place.
+        ``.to()``) instead of changed in place, and makes another direct step.
         """
         chosen = self.chosen
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
-            if any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), chosen.weights)):
+            if isinstance(chosen.fast, DirectStep) or any(
+                new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), chosen.weights)
+            ):
                 self.chosen = self.choose()
             return self.network.forward(tokens, start_pos, cache, mask)
         # Autocast keeps converted weights only until it ends, and its keys have another dtype than the weights.
@@ -84,7 +89,7 @@ def compile_seconds(network: Transformer) -> float:
     """The time that compiling the fast step of a network has taken so far, which its first tokens wait for."""
     step = getattr(network.forward, "__self__", None)
     fast = step.chosen.fast if isinstance(step, Step) else None
-    return fast.compile_seconds if fast else 0.0
+    return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:
@@ -107,6 +112,8 @@ def why_not(network: Transformer) -> str:
             return f"compile is for this library's own layers, and {name} is a {type(module).__name__}"
         if module._forward_hooks or module._forward_pre_hooks:
             return f"compile would skip the hooks of {name or 'the network'}"
+        if "forward" in vars(module):
+            return f"compile would skip the forward that {name or 'the network'} has been given"
         if vars(module).get("attend", kernels.attend) is not kernels.attend:
             return f"compile is for this library's own attention, and {name} has another"
     return ""

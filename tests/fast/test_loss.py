@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS
 
 from model import ModelArgs, Transformer
-from model.fast.loss import NextTokenLoss, _ChunkedLoss, chunk_rows
+from model.fast.loss import NextTokenLoss, _ChunkedLoss
 
 LARGE = ModelArgs(dim=16, n_layers=1, n_heads=2, hidden_dim=24, vocab_size=9000, max_seq_len=128)
 TIED = dataclasses.replace(LARGE, tie_embeddings=True)
@@ -96,17 +96,6 @@ def test_frozen_parameters_get_no_gradient_and_the_others_the_same(frozen):
     found = gradients(model, NextTokenLoss(model)(tokens, targets))
     assert found.keys() == {name for name in whole if not name.startswith(frozen)}
     assert all(torch.equal(grad, whole[name]) for name, grad in found.items())
-
-
-@pytest.mark.parametrize("args", [ARGS, TIED])
-@pytest.mark.parametrize("no_gradients", [torch.no_grad, torch.inference_mode])
-def test_without_gradients_only_the_products_of_the_loss_itself_are_computed(args, no_gradients):
-    """PyTorch says that a weight needs its gradient under ``no_grad``, too."""
-    loss, (tokens, targets) = NextTokenLoss(model_of(args)), batch(args)
-    chunks = -(-tokens.numel() // chunk_rows(args.vocab_size, "cpu"))
-    with no_gradients():
-        counts = count_operators(loss, tokens, targets)
-    assert counts["mm"] + counts["linear"] == 7 * args.n_layers + chunks
 
 
 class Largest(TorchDispatchMode):

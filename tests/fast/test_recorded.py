@@ -221,6 +221,8 @@ def changed(model, what):
         model.layers[1].feed_forward.w1 = Other(48, 64, bias=False)
     elif what == "attend":
         model.layers[0].attention.attend = lambda q, k, v, mask: torch.zeros_like(q)
+    elif what == "own forward":
+        model.layers[0].feed_forward.forward = lambda x: torch.zeros_like(x)
     elif what == "forward":
         model = Scaled(model.args)
     return model
@@ -233,6 +235,7 @@ def changed(model, what):
         ("layer", r"compile is for this library's own layers, and layers\.1\.feed_forward\.w1 is a Other"),
         ("attend", r"compile is for this library's own attention, and layers\.0\.attention has another"),
         ("forward", "compile would skip forward of Scaled"),
+        ("own forward", r"compile would skip the forward that layers\.0\.feed_forward has been given"),
     ],
 )
 def test_a_network_that_cannot_be_recorded_runs_eagerly_and_compile_refuses_it(
