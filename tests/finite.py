@@ -9,20 +9,17 @@ from typing import Any
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-PRODUCTS = (
-    "mm",
-    "bmm",
-    "addmm",
-    "baddbmm",
-    "mv",
-    "addmv",
-    "dot",
-    "linear",
-    "matmul",
+PRODUCTS = ("mm", "bmm", "addmm", "baddbmm", "mv", "addmv", "dot", "linear", "matmul", "_linear_pointwise")
+OTHERS = (
     "_weight_int8pack_mm",
-    "_linear_pointwise",
+    "rsqrt",
+    "mean",
+    "rms_norm",
+    "_fused_rms_norm",
+    "native_layer_norm",
+    "einsum",
+    "convolution",
 )
-OTHERS = ("rsqrt", "mean", "rms_norm", "_fused_rms_norm", "native_layer_norm", "einsum", "convolution")
 ATTENTION = "scaled_dot_product"  # PyTorch's fused kernels; their fourth or later argument is the mask
 
 
@@ -43,6 +40,8 @@ class FiniteInputs(TorchDispatchMode):
         for tensor in checked:
             if isinstance(tensor, Tensor) and tensor.is_floating_point():
                 self.seen += 1
-                tensor = tensor.to_dense() if tensor.is_mkldnn else tensor  # packed weights
-                assert tensor.isfinite().all(), f"{name} is given NaN or infinity, in a tensor of {tuple(tensor.shape)}"
+                numbers = tensor.to_dense() if tensor.is_mkldnn else tensor
+                assert numbers.isfinite().all(), (
+                    f"{name} is given NaN or infinity, in a tensor of {tuple(tensor.shape)}"
+                )
         return func(*args, **(kwargs or {}))

@@ -260,43 +260,37 @@ ATTENTION: dict[str, Attend] = {"blockwise": blockwise_attention, "fused": fused
 
 # --- On a GPU
 
-MANY_KEYS = 8192  # the mask and the expanded keys of fewer are made in less time than an import takes
-
 
 def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -> Tensor:
     """PyTorch's scaled_dot_product_attention, without its slow cases.
 
-    One query in 16 bits takes the formula. PyTorch would take cuDNN's attention on Hopper. That makes a new plan for
-    each number of keys, which takes 60 ms, so every token would pay for one.
+    In 16 bits it would take cuDNN's attention on Hopper and Blackwell, which is the fastest in training, but makes a
+    plan for each number of queries and keys: 60 ms on an H200 for every token, and for every prompt of a new length. So
+    one query takes the formula, and a prompt the flash kernel.
 
-    PyTorch has `enable_gqa` without a copy of the keys only in its flash kernel, which takes neither a mask nor
-    float32. Its other kernels keep all scores then: 2048 float32 queries of 4 rows with 32 heads take 4,800 MB and 9 ms
-    with it, 190 MB and 2.3 ms with expanded keys (H200).
+    Its other kernels do not group heads: with `enable_gqa` they keep all scores. 2048 float32 queries of 4 rows with 32
+    heads take 4,800 MB and 9 ms with it, 190 MB and 2.3 ms with expanded keys (H200).
     """
-    H, T = q.shape[1:3]
+    H, T, D = q.shape[1:]
     K, S = k.shape[1:3]
     if T == 1:
         return attend_block(q, k, v, mask) if q.is_cuda and q.dtype != torch.float32 else one_query(q, k, v, mask)
-    is_masked = mask is not None or T < S < MANY_KEYS
-    enable_gqa = K != H and not is_masked and has_flash(q, k, v)
+    flash = mask is None and has_flash(q, k, v)
+    if flash and D % 8 == 0 and not torch.is_grad_enabled():  # its causal mask is aligned to the last key
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
+    enable_gqa = K != H and T == S and flash
     if K != H and not enable_gqa:
         k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
     if mask is None and T == S:
         return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
-    mask = later_chunk_mask(T, S, q.device) if mask is None else torch.atleast_2d(mask)
-    return F.scaled_dot_product_attention(q, k, v, mask, enable_gqa=enable_gqa)
-
-
-def later_chunk_mask(T: int, S: int, device: torch.device) -> Tensor:
-    """The causal mask of the last T of S tokens, (T, S). With many keys it is PyTorch's, which takes no memory."""
-    if S < MANY_KEYS:
-        return torch.ones(T, S, dtype=torch.bool, device=device).tril(S - T)
-    from torch.nn.attention.bias import causal_lower_right  # imports the compiler, which takes a second
-
-    return causal_lower_right(T, S)
+    if mask is None:
+        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
+    return F.scaled_dot_product_attention(q, k, v, torch.atleast_2d(mask))
 
 
 def has_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether PyTorch has its flash kernel for these: in 16 bits, on cards of NVIDIA from Ampere on and some of AMD."""
-    is_causal = q.shape[2] == k.shape[2]  # for PyTorch a later chunk is not, because its `causal_lower_right` masks it
-    return can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, is_causal, True))
+    """Whether PyTorch has its flash kernel for these: in 16 bits, on cards of NVIDIA from Ampere on and some of AMD.
+
+    Not while torch.compile runs, which cannot ask and would break the network into pieces at every layer.
+    """
+    return not torch.compiler.is_compiling() and can_use_flash_attention(SDPAParams(q, k, v, None, 0.0, False, True))

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable
 from functools import partial
 from threading import Lock
-from typing import Any
+from types import FunctionType
 from weakref import WeakKeyDictionary
 
 import torch
@@ -23,7 +23,6 @@ from ..transformer import Transformer
 from .token import logits_of_token
 
 Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
-MAX_COMPILED = 256  # numbers of rows and slots; beyond, torch.compile would run the step eagerly
 
 
 class SlotCache(LayerCache):
@@ -48,11 +47,7 @@ class RecordedStep:
 
     def __init__(self, network: Transformer, compile: bool = False) -> None:
         self.network, self.compile = network, compile
-        self.compute: Callable[..., Tensor] = logits_of_token
-        if compile:  # with a limit of its own, because by default all networks of a process share one of 8
-            own_limit: dict[str, Any] = {"isolate_recompiles": True, "recompile_limit": MAX_COMPILED}
-            self.compute = torch.compile(logits_of_token, dynamic=False, **own_limit)
-        self.compiled_sizes: set[torch.Size] = set()  # of the keys of a layer
+        self.compiled: dict[torch.Size, Callable[..., Tensor]] = {}  # by the size of a layer's keys
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
         self.compile_seconds = 0.0
 
@@ -67,17 +62,24 @@ class RecordedStep:
 
     def record(self, cache: KVCache, inputs: Inputs) -> "Recording":
         size = cache.layers[0].keys.shape
-        compiles = self.compile and size not in self.compiled_sizes
+        compiles = self.compile and size not in self.compiled
         started = time.perf_counter()
         if compiles:
-            self.compiled_sizes.add(size)
             print_note("\n(compiling the network for this size of a cache: up to a minute)")
+            self.compiled[size] = torch.compile(copy_of(logits_of_token), dynamic=False)
+        compute = self.compiled.get(size, logits_of_token)
         with warnings.catch_warnings():  # of the compiler, about the table of rotations, which is only viewed as real
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")
-            recording = Recording(partial(self.compute, self.network), cache, inputs)
+            recording = Recording(partial(compute, self.network), cache, inputs)
         if compiles:
             self.compile_seconds += time.perf_counter() - started
         return recording
+
+
+def copy_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The same function with code of its own, because torch.compile runs code that it has compiled 8 times eagerly."""
+    assert isinstance(function, FunctionType)
+    return FunctionType(function.__code__.replace(), function.__globals__)
 
 
 class Recording:

@@ -18,7 +18,7 @@ from .compiled import CompiledStep
 from .direct import DirectStep
 from .recorded import RecordedStep
 
-FastStep = CompiledStep | DirectStep | RecordedStep  # called like Transformer.forward, for one token of each row
+FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
 RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
@@ -89,7 +89,7 @@ def compile_seconds(network: Transformer) -> float:
     """The time that compiling the fast step of a network has taken so far, which its first tokens wait for."""
     step = getattr(network.forward, "__self__", None)
     fast = step.chosen.fast if isinstance(step, Step) else None
-    return getattr(fast, "compile_seconds", 0.0)
+    return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:

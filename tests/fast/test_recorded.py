@@ -9,7 +9,6 @@ import threading
 import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
-from functools import partial
 from unittest.mock import MagicMock, call
 
 import pytest
@@ -258,15 +257,22 @@ def test_nothing_is_recorded_under_autocast(small_model, recorder, eager):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
 def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder, eager, compiler, monkeypatch):
-    """More sizes than PyTorch allows by default, in each of two networks; without the compiler, which is slow."""
+    """More sizes than PyTorch allows, in each of two networks; with the arguments of PyTorch before 2.13.
+
+    Without the compiler, which is slow.
+    """
 
     def record(step, device):  # PyTorch does not compile under a dispatch mode
         out = step()
         return lambda: out.copy_(step()), out
 
     monkeypatch.setattr(recorded, "record", record)
-    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="eager"))
-    monkeypatch.setattr(recorded, "MAX_COMPILED", 10)
+
+    def compile(model=None, *, fullgraph=False, dynamic=None, backend="inductor", mode=None, options=None):
+        return torch_compile(model, fullgraph=fullgraph, dynamic=dynamic, backend="eager")
+
+    torch_compile = torch.compile
+    monkeypatch.setattr(torch, "compile", compile)
     counters = compiler.utils.counters
     before = counters["stats"]["unique_graphs"]
     for number in (1, 2):
