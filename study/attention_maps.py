@@ -50,9 +50,8 @@ def attention(model: ModelPath = None) -> Report:
     network.freqs_cis = torch.ones_like(network.freqs_cis)
     plain, plain_loss = attention_weights(network, texts)
     heads = by_head(rotated.mean(1), plain.mean(1), f"{len(texts)} windows of {T} tokens of {name}")
-    heads.notes.append(
-        f"equal weights would give {(1 / torch.arange(2, T + 1)).mean():.0%} to each of self, before and first."
-    )
+    equal = (1 / torch.arange(2, T + 1)).mean()
+    heads.notes.append(f"equal weights would give {equal:.0%} to each of self, before and first.")
     heads.notes.append(f"loss, nats per token: {loss:.3f} with rotation, {plain_loss:.3f} without.")
     labels = [readable(tokenizer.decode([token])) for token in texts[0, :MAX_LABELS].tolist()]
     return Report([heads], lambda figure: draw(figure, rotated, plain, labels))

@@ -62,7 +62,7 @@ def correlated_pairs() -> Table:
     """The mean score of random q and k by their correlation before the rotation, as a fraction of D."""
     q, noise = torch.randn(2, PAIRS, 1, 1, D, generator=torch.Generator().manual_seed(0))  # (PAIRS, 1, 1, D) each
     table = Table(
-        f"Mean of q . k / D of {PAIRS:,} random pairs, base {BASE:g}, by the correlation of q and k before the rotation",
+        f"Mean of q . k / D of {PAIRS:,} random q and k, base {BASE:g}, by their correlation before the rotation",
         ("distance", *(f"{correlation:g}" for correlation in CORRELATIONS)),
     )
     for distance in (0, *(4**i for i in range(1, 6))):

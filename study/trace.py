@@ -32,8 +32,9 @@ def trace() -> Report:
         w.weight[:2] += torch.outer(missing, x[p] / x[p].square().sum())  # so that this token has the pair of the walk
     B, T = tokens.shape
     keys = ", ".join(f"{SENTENCE[p]} ({p})" for p in (DOG, BITES, BITES + 1))
+    sizes = f"B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}"
     table = Table(
-        f'One attention call for "{" ".join(SENTENCE)}": B={B} T={T} H={args.n_heads} K={args.n_kv_heads} D={args.head_dim}',
+        f'One attention call for "{" ".join(SENTENCE)}": {sizes}',
         ("name", "values", "shape", "dtype", "file", "expression"),
         attention_call(network, tokens),
         [

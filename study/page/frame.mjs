@@ -1,7 +1,7 @@
 // Draws the page after changes of the state. Views off the screen are drawn when they are scrolled to.
 
 import { $, readColors } from "./draw.mjs";
-import { hasEnded, isFull, positionText, selectedKey, selectedQuery, state, t } from "./state.mjs";
+import { isFull, positionText, selectedKey, selectedQuery, state, t } from "./state.mjs";
 import { drawTokens } from "./tokens.mjs";
 import { drawRotation } from "./rotation_view.mjs";
 import { drawScore } from "./score_view.mjs";
@@ -37,7 +37,7 @@ function drawPlayer() {
   setPositionSlider("key", selectedKey(q), q);
   for (const id of ["temperature", "topP", "shift"]) $(`${id}Text`).textContent = state[id];
   $("back").disabled = state.tokens.length <= state.promptLength;
-  for (const id of ["step", "steps"]) $(id).disabled = isFull() || hasEnded();
+  for (const id of ["step", "steps"]) $(id).disabled = isFull();
 }
 
 function setPositionSlider(id, position, max) {

@@ -2,7 +2,7 @@
 
 import { choose, uniformOf } from "./sampling.mjs";
 import { work } from "./model.mjs";
-import { args, cache, facts, hasEnded, isFull, limit, model, state, storeTrace, tokenizer } from "./state.mjs";
+import { args, cache, facts, isFull, limit, model, state, storeTrace, tokenizer } from "./state.mjs";
 
 // Makes `tokens` the text. With the cache, only those from the first that it does not hold are forwarded, and at least
 // the last one, to get its logits.
@@ -33,9 +33,12 @@ export function append(token) {
   if (!isFull()) setTokens([...state.tokens, token]);
 }
 
+// Samples tokens, but never the end of the text: there would be nothing left to look at.
 export function sample(count) {
-  for (let n = 0; n < count && !isFull() && !hasEnded(); n++) {
-    append(choose(state.logits, state, uniformOf(state.seed, state.tokens.length)));
+  for (let n = 0; n < count && !isFull(); n++) {
+    const logits = Float32Array.from(state.logits);
+    for (const id of facts.tokenizer.eosIds) logits[id] = -Infinity;
+    append(choose(logits, state, uniformOf(state.seed, state.tokens.length)));
   }
 }
 

@@ -2,7 +2,7 @@
 
 import { applyRotaryEmb, dot, precomputeFreqsCis } from "./model.mjs";
 import { $, colors, element, number } from "./draw.mjs";
-import { clock, degrees, drawArrow, drawPlane, period, rotatePair } from "./rotation.mjs";
+import { CIRCLE, clock, degrees, drawArrow, drawPlane, period, rotatePair } from "./rotation.mjs";
 import { args, attentionFactor, freqs, keyAt, queryAt, selectedKey, selectedQuery, state, t } from "./state.mjs";
 
 // The selected pair of a vector, and the same rotated to position p.
@@ -32,7 +32,8 @@ export function drawRotation() {
   $("plane").setAttribute("aria-label", label);
   drawClocks(q + shift);
   const [plain, shifted] = [scoreAt(q, k, 0), scoreAt(q, k, shift)].map((score) => number(score, 4));
-  $("shiftScores").textContent = t(shift ? "shiftScores" : "shiftNone", { plain, shifted, shift });
+  const turn = Math.round((shift * freqs[pair] * 360) / CIRCLE).toLocaleString("en");
+  $("shiftScores").textContent = t(shift ? "shiftScores" : "shiftNone", { plain, shifted, shift, turn });
 }
 
 // The score of query q and key k if positions start at `shift`, computed by the functions of the network.

@@ -31,7 +31,7 @@ export const state = {
   logits: null, // of the newest token
   passes: [], // the size and cost of each forward pass
   position: null, // of the selected query; null is the newest token
-  key: null, // position of the selected key; null is the key with the largest attention weight
+  key: null, // position of the selected key; null is the earlier key with the largest attention weight
 };
 
 export const t = (name, values) => translate(STRINGS[name], state.language, values);
@@ -46,18 +46,14 @@ export const positionText = (p) => `${p} ${tokenText(state.tokens[p])}`;
 
 export const isFull = () => state.tokens.length >= limit;
 
-// Whether the newest token is a sampled end-of-text token.
-export const hasEnded = () =>
-  state.tokens.length > state.promptLength && facts.tokenizer.eosIds.includes(state.tokens.at(-1));
-
 // The position of the selected query.
 export const selectedQuery = () => Math.min(state.position ?? Infinity, state.tokens.length - 1);
 
 // The position of the selected key of query q.
 export function selectedKey(q) {
   if (state.key !== null) return Math.min(state.key, q);
-  const row = weightsOf(state.layer, state.head, q);
-  return row.indexOf(Math.max(...row));
+  const earlier = weightsOf(state.layer, state.head, q).subarray(0, Math.max(q, 1)); // a distance of 0 shows nothing
+  return earlier.indexOf(Math.max(...earlier));
 }
 
 // ---- traces of the passes: for each layer and position, queries and keys before rotation, values, weights, outputs

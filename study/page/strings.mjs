@@ -23,8 +23,8 @@ export const STRINGS = {
 
   tokensTitle: ["1. Tokens", "1. token"],
   tokensLead: [
-    "The prompt as the model reads it, one box per token, and the probabilities of the next token. Step samples a token; click a bar to choose one yourself.",
-    "模型实际读到的 prompt（每个方框是一个 token），以及下一个 token 的概率。“单步”按概率采样一个 token，也可以点击某个 token 的概率条，自行选定。",
+    "The prompt as the model reads it, one box per token, and the probabilities of the next token. Step samples a token, but never the end of the text; click a bar to choose one yourself.",
+    "模型实际读到的 prompt（每个方框是一个 token），以及下一个 token 的概率。“单步”按概率采样一个 token（不采样结束符），也可以点击某个 token 的概率条，自行选定。",
   ],
   prompt: ["Prompt", "prompt"],
   chipsLegend: [
@@ -40,7 +40,6 @@ export const STRINGS = {
     "The page holds at most {limit} tokens; a longer prompt is cut. Go back or shorten the prompt.",
     "本页最多容纳 {limit} 个 token，更长的 prompt 会被截断。请后退，或缩短 prompt。",
   ],
-  ended: ["The model ended the text here.", "模型在此处结束了文本。"],
   wholeTitle: ["Text", "文本"],
   barsTitle: ["The most likely next tokens", "概率最大的候选 token"],
   barsHead: [
@@ -68,8 +67,8 @@ export const STRINGS = {
   ],
   shift: ["start_pos: shift all positions by", "start_pos：所有位置平移"],
   shiftScores: [
-    "q · k / √D of the selected q and k: {plain} at start_pos 0, {shifted} at start_pos {shift}.",
-    "所选 q 与 k 的 q · k / √D：start_pos 为 0 时是 {plain}，为 {shift} 时是 {shifted}。",
+    "start_pos {shift} turns all arrows by {turn}°. q · k / √D of the selected q and k is {shifted} there, and {plain} at start_pos 0.",
+    "start_pos 为 {shift}，所有箭头都多转 {turn}°。所选 q 与 k 的 q · k / √D 在那里是 {shifted}，start_pos 为 0 时是 {plain}。",
   ],
   shiftNone: [
     "q · k / √D of the selected q and k: {plain} at start_pos 0. Move the slider: the arrows turn.",

@@ -3,7 +3,7 @@
 import { softmax } from "./model.mjs";
 import { filterLogits } from "./sampling.mjs";
 import { $, element, percent } from "./draw.mjs";
-import { facts, hasEnded, isFull, limit, selectedQuery, state, t, tokenText, tokenizer } from "./state.mjs";
+import { facts, isFull, limit, selectedQuery, state, t, tokenText, tokenizer } from "./state.mjs";
 
 const BARS = 12;
 
@@ -18,7 +18,7 @@ export function drawTokens() {
   $("counts").textContent = t("counts", { count: state.tokens.length, limit });
   $("wholeText").textContent = tokenizer.decode(state.tokens);
   const isFixed = facts.tokenizer.type === "FixedText";
-  const notes = [isFixed && t("fixed"), isFull() && t("full", { limit }), hasEnded() && t("ended")];
+  const notes = [isFixed && t("fixed"), isFull() && t("full", { limit })];
   $("notes").textContent = notes.filter(Boolean).join(" ");
   drawBars();
 }
