@@ -1,4 +1,4 @@
-"""`python -m study notebook`: the walk, docs/rope.md, as a Jupyter notebook whose code runs."""
+"""`python -m study notebook`: the walk, docs/rope.md and docs/rope-models.md, as a Jupyter notebook whose code runs."""
 
 import base64
 import json
@@ -17,13 +17,14 @@ DOCS = Path(__file__).parents[1] / "docs"
 BLOCK = re.compile(r"^```(pycon|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL)
 PICTURE = re.compile(r"(?<=\]\()images/[\w.-]+(?=\))")
 # Commands that a cell runs; the others are for a shell
-RUNS = re.compile(r"^\$ (python (?:-m study (?!article|notebook)|train\.py ).*)", re.MULTILINE)
+RUNS = re.compile(r"^\$ python ((?:-m study (?!article|notebook|exercise|check mine)|train\.py ).*)", re.MULTILINE)
+DETAILS = re.compile(r"^</?details>.*\n\n?", re.MULTILINE)  # each half would be in a cell of its own
 START = """\
-import os
+import os, sys
 if not os.path.exists("train.py"):  # as in Colab and Kaggle
     !git clone -q {address} ropewalk
     %cd ropewalk
-    !pip install -q -r requirements.txt"""
+    !"{{sys.executable}}" -m pip install -q -r requirements.txt"""
 
 
 def notebook(
@@ -39,11 +40,16 @@ def notebook(
         raise ValueError("no file is given: write python -m study notebook rope.ipynb")
     origin = subprocess.run(["git", "-C", DOCS, "remote", "get-url", "origin"], capture_output=True, text=True)
     cells = [v4.new_code_cell(START.format(address=origin.stdout.strip() or "ADDRESS"))]
-    text = (DOCS / ("rope.zh.md" if zh else "rope.md")).read_text(encoding="utf-8")
+    files = [DOCS / f"{page}{'.zh' if zh else ''}.md" for page in ("rope", "rope-models")]
+    text = DETAILS.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))
     prose, *blocks = BLOCK.split(text)
     cells.append(markdown_cell(v4, prose))
     for kind, code, following in zip(blocks[::3], blocks[1::3], blocks[2::3]):
-        sources = python_cells(code) if kind == "pycon" else [f"!{command}" for command in RUNS.findall(code)]
+        sources = (
+            python_cells(code)
+            if kind == "pycon"
+            else [f'!"{{sys.executable}}" {words}' for words in RUNS.findall(code)]
+        )
         cells += [*map(v4.new_code_cell, sources), markdown_cell(v4, following)]
     write_text(file, json.dumps(v4.new_notebook(cells=cells), ensure_ascii=False, indent=1))
     return Report([f"{file}: open it with jupyter lab, from the directory of this project, or in Colab"])

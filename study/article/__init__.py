@@ -21,6 +21,7 @@ from model.cli.files import write_text
 
 from ..layouts import example
 from ..page import (
+    ICON,
     Packed,
     Steps,
     fill,
@@ -59,7 +60,7 @@ WORDS = {
         "contents": "Contents",
         "microscope": "The model under a microscope",
         "repository": "Code",
-        "command": "The command",
+        "commands": "The commands",
         "moving": "A query and a key move along the text: both arrows turn, and the angle between them stays",
     },
     "zh": {
@@ -68,14 +69,16 @@ WORDS = {
         "contents": "目录",
         "microscope": "模型显微镜",
         "repository": "代码",
-        "command": "所用的命令",
+        "commands": "所用的命令",
         "moving": "query 和 key 一起沿文本移动：两个箭头都在转，夹角不变",
     },
 }
-# A letter with an index, such as W_q, mθ_i or R_(n-m)
+# A letter with an index, such as W_q, mθ_i or R_(n-m), and a power, such as b^(-2i/D), ζ^m or 10^4
 INDEX = re.compile(
     r"(?:(?<![A-Za-z0-9_])[A-Za-z]|[α-ωΣ])_(?:\((?P<long>[^)]+)\)|(?P<short>[A-Za-z0-9]{1,2}(?![A-Za-z0-9_])))"
 )
+ANCHOR = ' <a class="anchor" href="#{0}" aria-hidden="true" tabindex="-1">#</a>'
+POWER = re.compile(r"(?<=[\w)])\^(?:\((?P<long>(?:[^()]|\([^()]*\))+)\)|(?P<short>-?\w+))")
 
 
 def article(
@@ -116,12 +119,13 @@ def page_text(source: str, facts: dict[str, Any], packed: Packed, repository: st
     is_live = "data-figure" in body
     script = joined_modules(SCRIPT) if is_live else ""
     style = read_source("page/base.css") + read_source("article/article.css")
-    sections = re.findall(r'<h2 id="(.*?)">(.*?)</h2>', body)
+    sections = re.findall(r'<h2 id="(.*?)">(.*?)<a ', body)
     values = words | {
         "lang": {"en": "en", "zh": "zh-Hans"}[language],
         "policy": security_policy(script, style),
         "title": html.escape(title_of(source)),
         "meta": preview(title_of(source), words["description"], address),
+        "icon": ICON,
         "style": style,
         "home": f"{PAGES[WALK[language][0]]}.html",
         "links": "".join(links(source, repository)),
@@ -178,15 +182,19 @@ def render(text: str, language: str) -> str:
     """
     try:
         from markdown_it import MarkdownIt
+        from markdown_it.token import Token
     except ImportError:
         raise ValueError("the article needs markdown-it-py: pip install markdown-it-py") from None
     markdown = MarkdownIt("commonmark").enable("table")
     tokens = markdown.parse(text)
     for i, token in enumerate(tokens):
         if token.type == "heading_open":
-            token.attrSet("id", anchor(tokens[i + 1].content))
+            place = anchor(tokens[i + 1].content)
+            token.attrSet("id", place)
+            if token.tag != "h1":
+                (tokens[i + 1].children or []).append(Token("html_inline", "", 0, content=ANCHOR.format(place)))
         if token.type == "fence" and token.info == "console":
-            token.type, token.content = "html_block", session(token.content, WORDS[language]["command"])
+            token.type, token.content = "html_block", session(token.content, WORDS[language]["commands"])
         elif token.type in ("fence", "code_block"):
             token.type, token.content = "html_block", code_block(token.content, is_formula=token.type == "code_block")
         children = token.children or []
@@ -209,7 +217,8 @@ def render(text: str, language: str) -> str:
 
 
 def with_indices(text: str) -> str:
-    """W_q with the q as an index. ``text`` is already HTML."""
+    """W_q with the q as an index, and b^(-2i/D) with its power above. ``text`` is already HTML."""
+    text = POWER.sub(lambda found: f"<sup>{found['long'] or found['short']}</sup>", text)
     return INDEX.sub(lambda found: f"{found[0].partition('_')[0]}<sub>{found['long'] or found['short']}</sub>", text)
 
 
@@ -221,14 +230,13 @@ def code_block(text: str, *, is_formula: bool = False) -> str:
 
 
 def session(text: str, summary: str) -> str:
-    """Commands and their outputs: the commands are folded, and the tables of outputs are not wrapped."""
+    """Commands and their outputs: several commands are folded, and the tables of outputs are not wrapped."""
     parts = ""
     for is_command, lines in groupby(text.splitlines(keepends=True), lambda line: line.startswith("$ ")):
-        block = code_block("".join(lines))
-        if is_command:
-            parts += f"<details><summary>{summary}</summary>{block}</details>"
-        else:
-            parts += f'<div class="output">{block}</div>'
+        text = "".join(lines)
+        kind = "command" if is_command else "output"
+        block = f'<div class="{kind}">{code_block(text)}</div>'
+        parts += f"<details><summary>{summary}</summary>{block}</details>" if text.count("$ ") > 1 else block
     return parts
 
 

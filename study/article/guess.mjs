@@ -1,13 +1,11 @@
-// Figure 5: the reader guesses whether a changed rotation raises the loss, then the model is run.
+// Figure 5: the reader orders changes of the rotation by their damage, then the model is run with each.
 
-import { axes, colors, curve, element, number } from "../page/draw.mjs";
+import { element, number } from "../page/draw.mjs";
 import { Transformer, precomputeFreqsCis } from "../page/model.mjs";
 import { readTensors } from "../page/weights.mjs";
-import { answerBox, chart, choice, facts, legend, t } from "./widgets.mjs";
+import { answerBox, facts, legend, t } from "./widgets.mjs";
 
 const { headDim, ropeTheta, ropeScaling, maxSeqLen } = facts.args;
-const SAME = 0.001; // nats, the last digit that is shown: a smaller change counts as none
-const GROUP = 8; // tokens in each point of the curve
 
 const CHANGES = {
   shifted: { place: (p) => p + 1000 },
@@ -51,55 +49,60 @@ function inHalves(tensors) {
 }
 
 const mean = (values) => values.reduce((a, b) => a + b, 0) / values.length;
-const grouped = (losses) =>
-  Array.from({ length: Math.floor(losses.length / GROUP) }, (_, i) => mean(losses.slice(i * GROUP, (i + 1) * GROUP)));
 
 export function guess(root) {
-  let change = "shifted";
-  let curves = [];
+  let order = []; // the changes that are chosen, the worst first
   const answer = answerBox();
-  const plot = chart(t("lossAxis"));
-  const pick = choice(t("change"), Object.keys(CHANGES).map((each) => [each, t(each)]), choose);
-  const directions = ["rises", "stays", "falls"].map((direction) => {
-    const button = element("button", { type: "button" }, t(direction));
-    button.addEventListener("click", () => {
-      answer.textContent = t("running");
-      setTimeout(() => compare(direction), 50); // so that the text is seen before the model keeps the page busy
-    });
+  const results = element("ol", { className: "damage" });
+  const buttons = Object.keys(CHANGES).map((change) => {
+    const button = element("button", { type: "button" });
+    button.addEventListener("click", () => choose(change));
     return button;
   });
-  const label = { className: "controls", role: "group", "aria-label": t("yourGuess") };
-  const guesses = element("div", label, t("yourGuess"), ...directions);
-  root.append(pick, guesses, answer, plot, legend("guessNote", { context: maxSeqLen }));
-
-  function choose(chosen) {
-    change = chosen;
-    curves = [];
-    answer.textContent = t("guessFirst");
+  const again = element("button", { type: "button" }, t("again"));
+  again.addEventListener("click", () => {
+    order = [];
+    results.replaceChildren();
     draw();
+  });
+  const label = { className: "controls", role: "group", "aria-label": t("change") };
+  root.append(element("div", label, ...buttons, again), answer, results, legend("guessNote", { context: maxSeqLen }));
+
+  function choose(change) {
+    order.push(change);
+    draw();
+    if (order.length < buttons.length) return;
+    answer.textContent = t("running");
+    setTimeout(show, 50); // so that the text is seen before the model keeps the page busy
   }
 
-  function compare(direction) {
-    curves = [lossesWith({}), lossesWith(CHANGES[change])];
-    const [before, after] = curves.map(mean);
-    const happened = Math.abs(after - before) < SAME ? "stays" : after > before ? "rises" : "falls";
-    const verdict = t(happened === direction ? "right" : "wrong");
-    const why = t(`${change}Why`);
-    answer.textContent = t("guessResult", { verdict, before: number(before), after: number(after), why });
-    draw();
+  function show() {
+    const before = mean(lossesWith({}));
+    const losses = order.map((change, i) => ({ change, place: i + 1, after: mean(lossesWith(CHANGES[change])) }));
+    losses.sort((a, b) => b.after - a.after);
+    const most = losses[0].after - before;
+    const rows = losses.map(({ change, place, after }) => {
+      const difference = after - before;
+      const values = { name: t(change), after: number(after), place, why: t(`${change}Why`) };
+      const row = t("guessRow", { ...values, change: `${difference < 0 ? "" : "+"}${number(difference)}` });
+      const bar = element("span", { className: "bar" });
+      bar.style.width = `${Math.max(0, (100 * difference) / most)}%`;
+      return element("li", {}, row, bar);
+    });
+    results.replaceChildren(...rows);
+    const right = losses.filter(({ place }, i) => place === i + 1).length;
+    answer.textContent = t("guessResult", { right, all: rows.length, before: number(before) });
   }
 
   function draw() {
-    const points = curves.map(grouped);
-    plot.hidden = !points.length; // before the guess there is nothing to show
-    if (plot.hidden) return;
-    const ys = [0, 1.05 * Math.max(1, ...points.flat())];
-    const [context, x, y] = axes(plot, { xs: [0, maxSeqLen], ys, xName: t("position"), yName: t("lossAxis") });
-    const middle = (i) => x((i + 0.5) * GROUP);
-    curve(context, middle, y, points[0], colors.query);
-    curve(context, middle, y, points[1], colors.key, [6, 4]);
+    Object.keys(CHANGES).forEach((change, i) => {
+      const place = order.indexOf(change) + 1;
+      buttons[i].textContent = place ? `${place}. ${t(change)}` : t(change);
+      buttons[i].disabled = place > 0;
+    });
+    again.disabled = !order.length;
+    if (!results.children.length) answer.textContent = t("guessFirst", { count: order.length, all: buttons.length });
   }
 
-  answer.textContent = t("guessFirst");
   return draw;
 }

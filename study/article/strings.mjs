@@ -5,7 +5,7 @@ export const STRINGS = {
 
   problemQuestion: [
     "A word asks with its query q, an earlier one answers with its key k, and their score says how well they fit. Move both along the text: which of the three scores stays the same? Then move only one.",
-    "一个词用 query q 提问，前面的词用 key k 作答，得分表示两者有多合。让两个词一起往后移：三个得分里哪一个不变？再只移动其中一个。",
+    "一个词用 query q 提问，前面的词用 key k 作答，得分表示两者有多匹配。让两个词一起往后移：三个得分里哪一个不变？再只移动其中一个。",
   ],
   sentence: ["dog|of|the|old|man|bites", "狗|见|了|生人|就|咬"],
   moveBoth: ["both", "一起移动"],
@@ -27,17 +27,18 @@ export const STRINGS = {
   ],
 
   clocksQuestion: [
-    "Guess: with one hand, how many other positions look the same? And with all eight?",
-    "先猜：只有一根指针时，有多少个别的位置看上去一样？八根呢？",
+    "Guess: with the fast hand alone, how many other positions look the same? With the slow hand alone? And with all eight?",
+    "先猜：只看最快的一根指针，有多少个别的位置看上去一样？只看最慢的呢？八根一起呢？",
   ],
   base: ["base b", "底数 b"],
   hands: ["hands", "指针"],
-  oneHand: ["one hand", "一根指针"],
+  fastHand: ["the fastest hand", "最快的一根"],
+  slowHand: ["the slowest hand", "最慢的一根"],
   allHands: ["all eight", "八根指针"],
   yourCount: ["how many positions look the same", "看上去一样的位置有几个"],
   noneAlike: ["none", "一个也没有"],
-  tenAlike: ["about 10", "十来个"],
   hundredAlike: ["about 100", "一百来个"],
+  hundredsAlike: ["hundreds", "几百个以上"],
   countFirst: [
     "Of the positions up to {last}, how many others look like position {position}? (All hands within 20°.)",
     "到 {last} 为止，有多少个别的位置跟位置 {position} 看上去一样？（所有指针相差不到 20°。）",
@@ -52,8 +53,8 @@ export const STRINGS = {
   ],
   alikeAxis: ["how alike (mean cosine)", "相似程度（cos 的平均）"],
   clocksNote: [
-    "Below each clock: tokens per turn. Change the base: which hands does it slow down, and does one hand alone ever suffice?",
-    "每只钟下面是转一圈所需的 token 数。改一改底数：哪些指针变慢了？只靠一根指针够吗？",
+    "Below each clock: tokens per turn. The fast hand tells neighbours apart and repeats, the slow one tells far from near only: it takes both. Change the base: which hands does it slow down?",
+    "每只钟下面是转一圈所需的 token 数。快的指针分得清相邻的位置，但会重复；慢的只分得清远近；合起来才够。改一改底数：哪些指针变慢了？",
   ],
 
   layoutsQuestion: [
@@ -109,8 +110,8 @@ export const STRINGS = {
   ],
 
   guessQuestion: [
-    "Guess first: will the loss of the trained demo rise?",
-    "先猜：训练好的 demo，loss 会升高吗？",
+    "Guess first: click the changes in the order of the damage that they do to the trained demo, the worst first.",
+    "先猜：按对训练好的 demo 的损害，从大到小依次点出这些改动。",
   ],
   change: ["change", "改动"],
   shifted: ["all positions + 1000", "所有位置 + 1000"],
@@ -118,18 +119,19 @@ export const STRINGS = {
   largerBase: ["base × 100", "底数 × 100"],
   off: ["no rotation", "不旋转"],
   halvesRead: ["layout confused", "布局弄反"],
-  yourGuess: ["The loss", "loss 会"],
-  rises: ["rises", "升高"],
-  stays: ["stays", "不变"],
-  falls: ["falls", "降低"],
-  guessFirst: ["Choose a change, then say what happens. The model then runs here, in your browser.", "选一种改动，先猜结果，然后模型就在你的浏览器里运行。"],
+  again: ["Again", "重来"],
+  guessFirst: [
+    "Chosen: {count} of {all}. After the last one the model runs here, in your browser.",
+    "已选 {count} 个，共 {all} 个。选完之后，模型就在你的浏览器里运行。",
+  ],
   running: ["Running the model …", "模型正在运行……"],
   right: ["Right.", "猜对了。"],
   wrong: ["Not quite.", "不对。"],
   guessResult: [
-    "{verdict} Loss {before} as trained, {after} with the change. {why}",
-    "{verdict}原样 loss 为 {before}，改动后为 {after}。{why}",
+    "{right} of {all} are at their place. Loss as trained: {before} nats per token.",
+    "{all} 个里有 {right} 个排对了。原样的 loss：{before} nats/token。",
   ],
+  guessRow: ["{name}: {after}, {change}; your place {place}. {why}", "{name}：{after}，{change}；你排第 {place}。{why}"],
   shiftedWhy: [
     "All distances are the same, and scores depend on distances only.",
     "距离都没变，而得分只看距离。",
@@ -146,7 +148,7 @@ export const STRINGS = {
   ],
   lossAxis: ["loss, nats", "loss（nat）"],
   guessNote: [
-    "One text of {context} tokens that the demo was not trained on. Solid: as trained. Dashed: with the change. Each point is the mean of 8 tokens.",
-    "一段 {context} 个 token 的文本，demo 没有用它训练过。实线：原样。虚线：改动后。每个点是 8 个 token 的平均。",
+    "The loss on one text of {context} tokens that the demo was not trained on, from the most damage to the least. A bar is the change of the loss.",
+    "一段 {context} 个 token 的文本上的 loss，demo 没有用它训练过；损害从大到小排列，横条是 loss 的变化。",
   ],
 };

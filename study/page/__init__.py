@@ -42,6 +42,15 @@ PAGE = (
 )  # fmt: skip
 LARGEST_MODEL = 20_000_000  # parameters; larger models load and run too slowly
 HALF_ABOVE = 1_000_000  # parameters; larger models are stored in float16
+# An arrow that is turned, as the pages' icon
+ICON = (
+    "data:image/svg+xml;base64,"
+    + base64.b64encode(
+        b'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 32 32">'
+        b'<circle cx="16" cy="16" r="14" fill="#fff" stroke="#1b5fae"'
+        b' stroke-width="3"/><path d="M16 16L24 8" stroke="#1b5fae" stroke-width="4" stroke-linecap="round"/></svg>'
+    ).decode()
+)
 Steps = dict[str, list[tuple[str, str]]]  # for each language, the headings of the walk and their addresses
 
 
@@ -112,6 +121,7 @@ def page_text(facts: dict[str, Any], weights: str, meta: str = "") -> str:
     values = {
         "policy": security_policy(script, style),
         "title": html.escape(facts["name"]),
+        "icon": ICON,
         "meta": meta,
         "style": style,
         "facts": json.dumps(facts).replace("<", "\\u003c"),  # so that no text in it can end the element

@@ -39,7 +39,7 @@ def test_every_link_leads_to_a_page_and_an_anchor_and_every_page_is_complete(sit
         body = text.partition("<script")[0]
         for address in re.findall(r'href="([^"]*)"', body):
             file, _, anchor = unescape(address).partition("#")
-            if address.startswith("https:"):
+            if address.startswith(("https:", "data:image/")):
                 continue
             assert (file or name) in pages, (name, address)
             if anchor and file != "page.html" and name != "page.html":
@@ -69,6 +69,7 @@ def test_the_text_code_and_pictures_of_the_markdown_are_on_the_page(source):
     prose = re.sub(r"^```.*?^```$", "", markdown, flags=re.MULTILINE | re.DOTALL)
     for heading in re.findall(r"^#+ (.*)$", prose, re.MULTILINE):
         assert f'id="{anchor(heading)}"' in body
+    assert body.count('class="anchor"') == len(re.findall(r"^##+ ", prose, re.MULTILINE))
     text = unescape(re.sub(r"<[^>]*>", "", body))
     for code in re.findall(r"^```\w*\n(.*?)^```$", markdown, re.MULTILINE | re.DOTALL):
         assert code in text
@@ -85,7 +86,7 @@ def test_the_views_of_the_microscope_link_to_steps_of_the_article(site):
         assert shown <= {int(heading.split(".")[0]) for heading, _ in headings}
         for heading, address in headings:
             file, place = address.split("#")
-            assert f'id="{place}">{heading}<' in (site / file).read_text(encoding="utf-8")
+            assert f'id="{place}">{heading} <' in (site / file).read_text(encoding="utf-8")
 
 
 def test_links_out_of_the_article_are_refused_and_a_line_break_between_chinese_characters_is_no_space():
@@ -103,14 +104,17 @@ def test_indices_are_set_as_such_in_text_and_formulas_but_not_in_code():
     assert "R<sub>n-m</sub> q<sub>m</sub>ᵀ" in body
     assert "W_q = x_1" in body
     assert "<sub>" not in render("start_pos, n_heads and 5_000", "en")
+    powers = render("θ_i = b^(-2i/D), e^(j(m-n)θ) from 2^11 on, `x^2`", "en")
+    assert "b<sup>-2i/D</sup>, e<sup>j(m-n)θ</sup> from 2<sup>11</sup> on, <code>x^2</code>" in powers
 
 
-def test_commands_are_folded_and_their_output_is_not():
-    body = render("```console\n$ one\n$ two <x>\nthe output\n```\n", "en")
+def test_several_commands_are_folded_and_one_command_and_outputs_are_not():
+    body = render("```console\n$ one\n$ two <x>\nthe output\n$ three\n```\n", "en")
     folded, _, shown = body.partition("</details>")
     assert folded.startswith("<details><summary>")
     assert "$ two &lt;x&gt;" in folded
     assert "the output" in shown
+    assert "$ three" in shown
     assert "open" not in folded
 
 
@@ -134,14 +138,16 @@ def test_the_first_figure_has_the_scores_of_the_text(opened):
     def positions() -> list[str]:
         return place.locator("output").all_inner_texts()
 
-    assert columns() == 2 * [["4.8400", "0.6226", "0.3822"]]
     both, query, key = place.locator("input").all()
-    both.fill("3")
+    assert positions() == ["3", "8", "3"]
     before, here = columns()
-    assert before == ["4.8400", "0.6226", "0.3822"]
+    assert before == ["6.1100", "1.4572", "0.7676"]
     assert [one == other for one, other in zip(before, here)] == [False, False, True]
-    assert place.locator(".ideas .same").all_inner_texts() == ["0.3822"]
-    assert "61° between them" in place.locator("canvas").get_attribute("aria-label")
+    assert place.locator(".ideas .same").all_inner_texts() == ["0.7676"]
+    assert place.locator(".words").inner_text().split()[3::5] == ["dog", "bites", "·", "·"]
+    both.fill("0")
+    assert columns() == 2 * [["6.1100", "1.4572", "0.7676"]]
+    assert "28° between them" in place.locator("canvas").get_attribute("aria-label")
     both.fill("99")
     assert positions() == ["16", "21", "16"]  # the last words
     query.fill("0")
@@ -161,6 +167,7 @@ def test_a_dragged_word_stays_with_the_pointer(opened):
         page.mouse.up()
         return place.locator("output").all_inner_texts()[1:]
 
+    place.locator("input").first.fill("0")
     assert drag(0, 3, 9, 2) == ["5", "2"]  # the key waits at the query, and does not take it along
     assert drag(2, 5) == ["5", "5"]
     assert drag(5, 8) == ["8", "5"]  # where both are, the direction decides
@@ -168,15 +175,18 @@ def test_a_dragged_word_stays_with_the_pointer(opened):
 
 
 def test_how_many_positions_look_the_same_is_told_after_a_guess(opened):
-    """One hand repeats, and eight do not."""
+    """The fast hand repeats, the slow one hardly moves, and all eight tell every position."""
     place = figure(opened(), "clocks")
     note = place.locator(".note")
     assert "how many" in note.inner_text()
     assert place.locator("canvas").is_hidden()
-    place.get_by_role("button", name="about 10", exact=True).press("Enter")
+    place.get_by_role("button", name="hundreds", exact=True).press("Enter")
     assert note.inner_text().startswith("Not quite. Position 0 looks like 111 other positions")
-    place.get_by_role("button", name="all eight").press("Enter")
+    place.get_by_role("button", name="the slowest hand").press("Enter")
     assert "how many" in note.inner_text()
+    place.get_by_role("button", name="hundreds", exact=True).press("Enter")
+    assert note.inner_text().startswith("Right. Position 0 looks like 1000 other positions")
+    place.get_by_role("button", name="all eight").press("Enter")
     place.get_by_role("button", name="none").press("Enter")
     assert note.inner_text().startswith("Right. No other position")
     assert place.locator("canvas").is_visible()
@@ -222,15 +232,23 @@ def test_the_losses_of_the_guesses_equal_pythons(opened, site, monkeypatch):
     report = what_if.whatif(site.parent / "toy")
     losses = {row[0]: float(row[1]) for row in report.tables[0].rows}
     translated = {"positions × 4": "positions times 4", "base × 100": "base 1e+06"}
-    for button in ("all positions + 1000", *translated, "no rotation", "layout confused"):
-        change = translated.get(button, button)
-        place.get_by_role("button", name=button, exact=True).click()
-        assert "say what happens" in place.locator(".note").inner_text()
-        place.get_by_role("button", name="rises").press("Enter")
-        place.locator(".note", has_text="with the change").wait_for(timeout=20_000)
-        before, after = re.search(r"Loss (\S+) as trained, (\S+) with", place.locator(".note").inner_text()).groups()
-        assert float(before) == pytest.approx(losses["as trained"], abs=2e-3)
-        assert float(after) == pytest.approx(losses[change], abs=2e-3)
+    names = ("all positions + 1000", *translated, "no rotation", "layout confused")
+    for name in names:
+        assert "After the last one" in place.locator(".note").inner_text()
+        place.get_by_role("button", name=name, exact=True).press("Enter")
+    place.locator(".note", has_text="are at their place").wait_for(timeout=60_000)
+    before = re.search(r"Loss as trained: (\S+) nats", place.locator(".note").inner_text())[1]
+    assert float(before) == pytest.approx(losses["as trained"], abs=2e-3)
+    rows = [
+        re.match(r"(.*?): (\S+), .* your place (\d)", row).groups() for row in place.locator("li").all_inner_texts()
+    ]
+    assert [name for name, _, place in sorted(rows, key=lambda row: row[2])] == [*names]
+    assert {name: float(after) for name, after, _ in rows} == pytest.approx(
+        {name: losses[translated.get(name, name)] for name in names}, abs=2e-3
+    )
+    assert [after for _, after, _ in rows] == sorted((after for _, after, _ in rows), reverse=True)
+    place.get_by_role("button", name="Again").press("Enter")
+    assert place.locator("li").count() == 0
 
 
 def test_no_page_scrolls_sideways_and_every_control_is_reached_by_keyboard(opened):
@@ -242,7 +260,7 @@ def test_no_page_scrolls_sideways_and_every_control_is_reached_by_keyboard(opene
             assert page.evaluate("() => document.documentElement.scrollWidth <= innerWidth"), (name, width)
         assert "undefined" not in page.inner_text("body")
     page = opened("zh")
-    for control in page.locator(".live button, .live input").all():
+    for control in page.locator(".live button:enabled, .live input").all():
         control.focus()
         assert control.evaluate("control => document.activeElement === control")
 
