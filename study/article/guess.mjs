@@ -82,7 +82,7 @@ export function guess(root) {
     losses.sort((a, b) => b.after - a.after);
     const most = losses[0].after - before;
     const rows = losses.map(({ change, place, after }) => {
-      const difference = after - before;
+      const difference = Math.round((after - before) * 1000) / 1000;
       const values = { name: t(change), after: number(after), place, why: t(`${change}Why`) };
       const row = t("guessRow", { ...values, change: `${difference < 0 ? "" : "+"}${number(difference)}` });
       const bar = element("span", { className: "bar" });
