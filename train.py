@@ -49,8 +49,9 @@ def train(flags: Namespace, ranks: Ranks) -> int:
     with ExitStack() as stack:
         # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
         run, speed = ranks.on_first_process(lambda: prepare(flags, ranks, stack))
+        machine = run.machine(ranks)
         text = open_text(run)
-        rows = announcement(run, text, ranks, speed)
+        rows = announcement(run, text, machine, speed)
         if flags.plan:
             if ranks.is_first:
                 decided = {name: value for name, value in run.values().items() if name in run.decided}
@@ -61,7 +62,7 @@ def train(flags: Namespace, ranks: Ranks) -> int:
             begin(run)  # writes config.toml: from now on, the run can be resumed
             print_rows(rows | {"directory": str(run.directory)}, sys.stderr)
         torch.manual_seed(run.train.seed)
-        model = initial_model(run, ranks)
+        model = initial_model(run, machine, ranks)
         # To resume, loads weights, optimizer state and step from the directory, if a state has been saved.
         trainer = Trainer(model, text.dataset, run.train, run.directory, ranks, resume=run.resume)
         console = Console(trainer, text)
@@ -80,7 +81,7 @@ def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, floa
     # vocab_size. To resume, they are there.
     run = prepare_text(run)
     # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.
-    return choose(run, load_dataset(run.directory), ranks, with_speed=flags.plan)
+    return choose(run, load_dataset(run.directory), run.machine(ranks), with_speed=flags.plan)
 
 
 def parse_flags() -> Namespace:

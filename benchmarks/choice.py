@@ -71,7 +71,7 @@ def other_contexts(chosen: Run) -> list[tuple[str, Run]]:
 
 def trials(run: Run, text: Text, fractions: list[float], contexts: bool) -> list[Trial]:
     """The choice, and the settings by hand to compare it with."""
-    chosen = choose(run, text.dataset, Ranks())[0]
+    chosen = choose(run, text.dataset, run.machine(Ranks()))[0]
     compared = [("the choice", chosen)]
     if run.train.init_from:
         for size in (chosen.train.batch_size // 2, chosen.train.batch_size * 2):
@@ -114,7 +114,9 @@ def by_steps(trial: Trial) -> Trial:
 
 def new_trainer(trial: Trial) -> Trainer:
     torch.manual_seed(trial.run.train.seed)
-    trainer = Trainer(initial_model(trial.run, Ranks()), trial.text.dataset, trial.run.train)
+    trainer = Trainer(
+        initial_model(trial.run, trial.run.machine(Ranks()), Ranks()), trial.text.dataset, trial.run.train
+    )
     trainer.parallel_loss.train()
     return trainer
 

@@ -208,19 +208,19 @@ def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
 
 def training(sizes: Sizes, device: torch.device, report: Report) -> list[list[object]]:
     run, text = training_run(sizes, device), random_text(sizes.trained.vocab_size, sizes.text_tokens)
-    dtype, context = run.train.product_dtype(device), sizes.trained.max_seq_len
+    machine, context = run.machine(Ranks()), sizes.trained.max_seq_len
     step_tokens = sizes.rows * context
-    rows = fitting_micro_batch(run.model, run.train, Ranks())
+    rows = fitting_micro_batch(run.model, run.train, machine)
     train = replace(run.train, micro_batch_size=rows)
-    product = report.measure("a large product", partial(product_rate, device, dtype, sizes.product))
+    product = report.measure("a large product", partial(product_rate, device, machine.dtype, sizes.product))
 
     def our_seconds(compile: bool) -> float:
-        return step_seconds(run, run.model, replace(train, compile=compile), context, text)
+        return step_seconds(run, run.model, replace(train, compile=compile), text, device)
 
     steps: dict[str, tuple[Callable[[], float], float]] = {
         "eager": (partial(our_seconds, False), 0.0),
         "compiled": (partial(our_seconds, True), COMPILING),
-        "transformers": (partial(transformers_step_seconds, sizes, rows, device, dtype), 0.0),
+        "transformers": (partial(transformers_step_seconds, sizes, rows, device, machine.dtype), 0.0),
     }
     if device.type == "cpu":
         del steps["compiled"]
@@ -244,7 +244,7 @@ def choice(sizes: Sizes, device: torch.device, report: Report) -> str:
         settings["compile"] = False
         asked += " with `--no-compile`"
     run = Run(*instances(settings, *SETTINGS_CLASSES), frozenset(settings), Path("run"))
-    run, speed = choose_model(run, random_text(run.model.vocab_size, sizes.text_tokens), Ranks())
+    run, speed = choose_model(run, random_text(run.model.vocab_size, sizes.text_tokens), run.machine(Ranks()))
     model, train = run.model, run.train
     return (
         f"{asked} for {sizes.text_tokens:,} tokens chooses {model.dim} x {model.n_layers} with {train.batch_size} x "

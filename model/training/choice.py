@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils._triton import has_triton
@@ -24,7 +23,7 @@ from ..cli import print_note
 from ..config import ModelArgs
 from ..text.dataset import Conversations, Dataset
 from .config import SIZE, UNSET, Run, TrainArgs
-from .distributed import Ranks, local_device
+from .distributed import Machine
 from .estimate import check_training_memory, count_parameters
 from .trainer import VALIDATION_SHARE, Trainer
 
@@ -71,62 +70,69 @@ TIE_ABOVE = 30
 COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
-def choose(run: Run, dataset: Dataset, ranks: Ranks, *, with_speed: bool = False) -> tuple[Run, float | None]:
-    """Choose what ``minutes`` leave open.
+def choose(run: Run, dataset: Dataset, machine: Machine, *, with_speed: bool = False) -> tuple[Run, float | None]:
+    """Choose what ``minutes`` leave open, and whether to compile.
 
     Returns the run with the chosen settings, and the tokens per second to expect, if it has minutes or ``with_speed``.
     Raises ValueError if the run does not fit into the memory.
     """
     speed: float | None = None
     if run.has_size:  # before it is timed, because building a model that does not fit takes minutes
-        check_training_memory(run.model, replace(run.train, micro_batch_size=1), ranks)
+        check_training_memory(run.model, replace(run.train, micro_batch_size=1), machine)
     if run.needs_choice or with_speed:
         print_note("timing steps on this machine, to know how many fit into the time")
     if run.needs_choice:
-        run, speed = choose_model(run, dataset, ranks)
+        run, speed = choose_model(run, dataset, machine)
     else:
-        if run.train.compile is None and run.train.step_limit >= COMPILE_STEPS and can_compile(run, dataset, ranks):
-            run = with_compile(run, True)
+        if run.train.compile is None:  # decided once, so that a run that is resumed stays what it was
+            is_long = run.train.step_limit >= COMPILE_STEPS and not run.resume
+            run = with_compile(run, is_long and can_compile(run, dataset, machine))
         if with_speed:
-            speed = measure_speed(run, run.model, run.train, dataset, ranks)
-    check_training_memory(run.model, run.train, ranks)
+            speed = measure_speed(run, run.model, run.train, dataset, machine)
+    check_training_memory(run.model, run.train, machine)
     return run, speed
 
 
-def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
+def choose_model(run: Run, dataset: Dataset, machine: Machine) -> tuple[Run, float]:
     """Choose the size, and whether to compile; returns the run with its tokens per second.
 
-    Compiling takes up to a minute for each model, so only the one that is chosen without and the next larger one are
-    compiled, to see whether it is fast enough then.
+    Only the chosen model is compiled, once, in the batch that it is trained with. The run is compiled if that is
+    faster, or if it must be.
     """
     models = [run.model]
     if not run.has_size:
         models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    place, planned, speed = largest(with_compile(run, False), models, dataset, ranks)
-    compiles = run.train.compile
-    if compiles is None:
-        compiles = can_compile(run, dataset, ranks) and run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
-    if compiles:
-        print_note("compiling the steps to time them: a minute or two (--no-compile leaves it out)")
-        _, planned, speed = largest(with_compile(run, True), models[place : place + 2], dataset, ranks)
+    planned, speed = largest(with_compile(run, False), models, dataset, machine)
+    is_long = run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
+    if run.train.compile or (run.train.compile is None and is_long and can_compile(run, dataset, machine)):
+        print_note("compiling the steps to time them: up to a minute (--no-compile leaves it out)")
+        train = planned.train
+        compiled = with_compile(run, True).fill(batch_size=train.batch_size, micro_batch_size=train.micro_batch_size)
+        compiled_speed = measure_speed(compiled, planned.model, replace(train, compile=True), dataset, machine)
+        if run.train.compile or compiled_speed > speed:
+            return plan(compiled, planned.model, compiled_speed, dataset, machine), compiled_speed
     return planned, speed
 
 
-def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, ranks: Ranks) -> tuple[int, Run, float]:
+def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, machine: Machine) -> tuple[Run, float]:
     """Time the models, from the first and smallest one on, until one is too large or too slow.
 
-    Returns the place of the largest that is neither, or else of the smallest, the run planned for it, and its tokens
-    per second.
+    Returns the run planned for the largest that is neither, or else for the smallest, and its tokens per second.
     """
-    chosen: tuple[int, Run, float] | None = None
-    for place, model in enumerate(models):
-        if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
+    chosen: tuple[Run, float] | None = None
+    for model in models:
+        if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), machine)):
             break
-        planned, speed = timed_plan(run, model, dataset, ranks)
+        try:
+            planned, speed = timed_plan(run, model, dataset, machine)
+        except torch.OutOfMemoryError:  # of a card, whose memory is only estimated before
+            if not chosen:
+                raise
+            break
         enough = TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden) * (1 + model.vocab_size / PIECES)
         if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * len(dataset.train)):
             break
-        chosen = place, planned, speed
+        chosen = planned, speed
     assert chosen
     return chosen
 
@@ -135,18 +141,19 @@ def with_compile(run: Run, compile: bool) -> Run:
     return replace(run, train=replace(run.train, compile=compile))
 
 
-def can_compile(run: Run, dataset: Dataset, ranks: Ranks) -> bool:
+def can_compile(run: Run, dataset: Dataset, machine: Machine) -> bool:
     """Whether steps may be compiled without being asked to.
 
     Triton, which PyTorch for Windows lacks and cards before Volta cannot run, needs a C compiler and the headers of
     Python. Conversations have batches of many lengths, and a warm-up of the context of two; each would be compiled.
     """
-    compiler = any(map(shutil.which, (os.environ.get("CC", "gcc"), "clang")))
+    if machine.device.type != "cuda" or machine.processes > 1 or run.train.network is not None:
+        return False
+    if run.train.context_warmup or isinstance(dataset, Conversations):
+        return False
+    compiler = os.environ.get("CC", "gcc").split()[0]  # it may be "ccache gcc"
     has_headers = Path(sysconfig.get_path("include"), "Python.h").exists()
-    one_length = not (run.train.context_warmup or isinstance(dataset, Conversations))
-    is_plain = one_length and run.train.network is None and ranks.world_size == 1
-    is_card = local_device(run.train.device, ranks).type == "cuda"
-    return is_card and is_plain and compiler and has_headers and has_triton()
+    return any(map(shutil.which, (compiler, "clang"))) and has_headers and has_triton()
 
 
 def run_seconds(run: Run, speed: float, dataset: Dataset) -> float:
@@ -155,26 +162,25 @@ def run_seconds(run: Run, speed: float, dataset: Dataset) -> float:
     return min(60 * (run.train.minutes or 0), run.train.step_limit * step_tokens / speed)
 
 
-def timed_plan(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
+def timed_plan(run: Run, model: ModelArgs, dataset: Dataset, machine: Machine) -> tuple[Run, float]:
     """The run planned for ``model`` at the speed of its steps, and this speed in tokens per second.
 
     On a CPU a few tokens show the speed. On a GPU a step of few tokens takes as long as one of many, because it costs
-    the launches of its kernels only. So the batch that would be planned then is the first one to be timed there, and as
-    long as it is too slow for that, a smaller one is planned for its speed and timed.
+    the launches of its kernels only. So the largest batch is timed first there, and as long as it is too slow for that,
+    a smaller one is planned for its speed and timed.
     """
-    sample, few = sample_step(run, model, dataset, ranks)
-    speed = measure_speed(run, sample, few, dataset, ranks)
-    if local_device(run.train.device, ranks).type == "cpu":
-        return plan(run, model, speed, dataset, ranks), speed
-    largest_batch = MAX_ROWS * ranks.world_size * window_tokens(model, dataset)
-    speed *= largest_batch / (few.batch_size * window_tokens(sample, dataset))
-    timed = math.inf
+    if machine.device.type == "cpu":
+        sample, few = timed_step(run, model, dataset, machine)
+        speed = measure_speed(run, sample, few, dataset, machine)
+        return plan(run, model, speed, dataset, machine), speed
+    planned = replace(run, model=model).fill(batch_size=MAX_ROWS * machine.processes)
+    planned = planned.fill(micro_batch_size=fitting_micro_batch(model, planned.train, machine))
     while True:
-        planned = plan(run, model, speed, dataset, ranks)
+        timed = planned.train.batch_size
+        speed = measure_speed(run, planned.model, planned.train, dataset, machine)
+        planned = plan(run, model, speed, dataset, machine)
         if planned.train.batch_size >= timed:
             return planned, speed
-        timed = planned.train.batch_size
-        speed = measure_speed(run, planned.model, planned.train, dataset, ranks)
 
 
 def memorises(model: ModelArgs, dataset: Dataset) -> bool:
@@ -187,68 +193,63 @@ def training_tokens(run: Run, speed: float) -> float:
     return 60 * TRAINING_SHARE * (run.train.minutes or 0) * speed
 
 
-def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, ranks: Ranks) -> Run:
+def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Machine) -> Run:
     """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
 
     The batch grows with the square root of the tokens, and holds at least a quarter as many tokens as the vocabulary
     has pieces, because otherwise most pieces are not in it. Weight decay keeps a model from memorising the text; where
     it would not memorise, more than 0.1 raises the loss.
     """
-
-    def unless_given(**settings: Any) -> dict[str, Any]:
-        return {name: value for name, value in settings.items() if name not in run.decided}
-
-    train, fine_tuning, text_tokens = run.train, run.train.init_from is not None, len(dataset.train)
+    fine_tuning, chooses_size, text_tokens = run.train.init_from is not None, not run.has_size, len(dataset.train)
     tokens = training_tokens(run, speed)
     passes = MAX_PASSES
     if fine_tuning:
         passes = MEMORISING_PASSES if memorises(model, dataset) else FINE_TUNING_PASSES
     most = passes * text_tokens
-    ends_early = tokens > most and train.max_steps is None and (fine_tuning or not run.has_size)
+    ends_early = tokens > most and run.train.max_steps is None and (fine_tuning or chooses_size)
     if ends_early:
         tokens = most
+    run = replace(run, model=model)
+    if chooses_size:
+        run = run.fill(dim=model.dim, n_layers=model.n_layers, n_heads=model.n_heads, n_kv_heads=model.n_kv_heads)
+    context = model.max_seq_len
     if fine_tuning:  # a context for MIN_STEPS steps of two sequences: a power of two, at least 64
-        context = 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS))))
-        model = replace(model, **unless_given(max_seq_len=min(model.max_seq_len, context)))
-    window = window_tokens(model, dataset)
+        context = min(context, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
+    run = run.fill(max_seq_len=context)
+    window = window_tokens(run.model, dataset)
     step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
     rows = 2 ** round(math.log2(step_tokens / window))
-    rows = max(2, min(rows, MAX_ROWS * ranks.world_size))
+    rows = max(2, min(rows, MAX_ROWS * machine.processes))
     if fine_tuning:
         rows = max(1, min(rows, int(tokens / (MIN_STEPS * window))))
-    train = replace(train, **unless_given(batch_size=ranks.world_size * max(1, round(rows / ranks.world_size))))
+    run = run.fill(batch_size=machine.processes * max(1, round(rows / machine.processes)))
 
-    step_tokens = train.batch_size * window
-    if ends_early:
-        train = replace(train, max_steps=max(1, round(tokens / step_tokens)))
-    if train.max_steps is not None:
-        tokens = min(tokens, train.max_steps * step_tokens)
-    memorization = tokens / text_tokens * math.sqrt(count_parameters(model).total / text_tokens)
-    if not run.has_size:
-        model = replace(model, **unless_given(tie_embeddings=memorization > TIE_ABOVE))  # takes the same time
+    step_tokens = run.train.batch_size * window
+    run = run.fill(max_steps=max(1, round(tokens / step_tokens)) if ends_early else None)
+    if run.train.max_steps is not None:
+        tokens = min(tokens, run.train.max_steps * step_tokens)
+    memorization = tokens / text_tokens * math.sqrt(count_parameters(run.model).total / text_tokens)
+    if chooses_size:
+        run = run.fill(tie_embeddings=memorization > TIE_ABOVE)  # takes the same time
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
     # What is validated follows from the text alone, so that two models can be compared; how often, from the clock.
-    validated = min(train.eval_tokens, len(dataset.val))
+    validated = min(run.train.eval_tokens, len(dataset.val))
     between = max(tokens / 10, validated / VALIDATION_SHARE)  # tokens of training between two validations
     steps = max(1, int(tokens / step_tokens))
-    train = replace(train, **unless_given(eval_every=min(steps, max(1, int(between / step_tokens)))))
+    run = run.fill(eval_every=min(steps, max(1, int(between / step_tokens))))
+    if run.train.compile:
+        run = run.fill(compile=True)
     # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut; and compiled code is
     # for one length.
-    grows = tokens < SHORT_RUN and not (fine_tuning or train.compile or isinstance(dataset, Conversations))
-    open_settings = unless_given(
+    grows = tokens < SHORT_RUN and not (fine_tuning or run.train.compile or isinstance(dataset, Conversations))
+    return run.fill(
         decay_start=0.1,
         context_warmup=CONTEXT_WARMUP if grows else 0.0,
         weight_decay=round(weight_decay, 1),
-        sample_every=2 * train.eval_every,
-        micro_batch_size=fitting_micro_batch(model, train, ranks),
+        sample_every=2 * run.train.eval_every,
+        micro_batch_size=fitting_micro_batch(run.model, run.train, machine),
     )
-    chosen = {"max_seq_len", "batch_size", "max_steps", "eval_every", *open_settings}
-    if train.compile:
-        chosen |= {"compile"}
-    if not run.has_size:
-        chosen |= {"dim", "n_layers", "n_heads", "n_kv_heads", "tie_embeddings"}
-    return replace(run, model=model, train=replace(train, **open_settings), decided=run.decided | chosen)
 
 
 def multiplications(model: ModelArgs) -> int:
@@ -257,29 +258,29 @@ def multiplications(model: ModelArgs) -> int:
     return count_parameters(model).hidden + model.dim * model.vocab_size + attention
 
 
-def fits(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> bool:
+def fits(model: ModelArgs, train: TrainArgs, machine: Machine) -> bool:
     """Whether the run fits into the memory that is free."""
     try:
-        check_training_memory(model, train, ranks)
+        check_training_memory(model, train, machine)
     except ValueError:
         return False
     return True
 
 
-def fitting_micro_batch(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> int:
+def fitting_micro_batch(model: ModelArgs, train: TrainArgs, machine: Machine) -> int:
     """The sequences that a process computes at once: its share of the batch, halved until it fits into the memory."""
-    rows = train.batch_size // ranks.world_size
-    while rows > 1 and not fits(model, replace(train, micro_batch_size=rows), ranks):
+    rows = train.batch_size // machine.processes
+    while rows > 1 and not fits(model, replace(train, micro_batch_size=rows), machine):
         rows = (rows + 1) // 2
     return rows
 
 
-def sample_step(run: Run, model: ModelArgs, dataset: Dataset, ranks: Ranks) -> tuple[ModelArgs, TrainArgs]:
+def timed_step(run: Run, model: ModelArgs, dataset: Dataset, machine: Machine) -> tuple[ModelArgs, TrainArgs]:
     """The model and the settings for a step of about TIMED_OPERATIONS, so that a large model takes seconds."""
     tokens = min(2048, max(FEWEST_TIMED_TOKENS, int(TIMED_OPERATIONS / (6 * multiplications(model)))))
     model = replace(model, max_seq_len=min(tokens, window_tokens(model, dataset)))
     rows = max(1, tokens // model.max_seq_len)
-    return model, replace(run.train, batch_size=ranks.world_size * rows, micro_batch_size=None)
+    return model, replace(run.train, batch_size=machine.processes * rows, micro_batch_size=None)
 
 
 def window_tokens(model: ModelArgs, dataset: Dataset) -> int:
@@ -290,7 +291,7 @@ def window_tokens(model: ModelArgs, dataset: Dataset) -> int:
     return min(model.max_seq_len, dataset.window_tokens(model.max_seq_len), len(dataset.train) - 1)
 
 
-def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset, ranks: Ranks) -> float:
+def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset, machine: Machine) -> float:
     """The tokens per second of training ``model`` with the batch and the dtype of ``train``.
 
     One process is timed, and the others are assumed to be as fast; the result is the speed of all. A model that is
@@ -298,27 +299,28 @@ def measure_speed(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset
 
     A step takes time for each position. In batches of conversations some of these are padding.
     """
-    rows = train.batch_size // ranks.world_size
+    rows = train.batch_size // machine.processes
     context = window_tokens(model, dataset)
+    model = replace(model, max_seq_len=context)
     share = replace(train, batch_size=rows, context_warmup=0.0)  # steps of the whole context, which are the slower ones
-    if train.fsdp and ranks.world_size > 1:
-        one, two = (step_seconds(run, replace(model, n_layers=number), share, context, dataset) for number in (1, 2))
+    if train.fsdp and machine.processes > 1:
+        shallow = [replace(model, n_layers=number) for number in (1, 2)]
+        one, two = (step_seconds(run, each, share, dataset, machine.device) for each in shallow)
         seconds = one + (model.n_layers - 1) * max(0.0, two - one)
     else:
-        seconds = step_seconds(run, model, share, context, dataset)
+        seconds = step_seconds(run, model, share, dataset, machine.device)
     longest = run.model.max_seq_len  # of a conversation, even if a shorter context is timed
     tokens_per_position = dataset.window_tokens(longest) / dataset.padded_tokens(longest, rows)
-    return ranks.world_size * rows * context / seconds * tokens_per_position
+    return machine.processes * rows * context / seconds * tokens_per_position
 
 
-def step_seconds(run: Run, model: ModelArgs, train: TrainArgs, context: int, dataset: Dataset) -> float:
+def step_seconds(run: Run, model: ModelArgs, train: TrainArgs, dataset: Dataset, device: torch.device) -> float:
     """The time of the fastest step of several, because other programs only slow steps down. The first is a warm-up.
 
-    Its batch is full: windows of ``context`` tokens, which conversations are cut into here.
+    Its batch is full: windows of ``max_seq_len`` tokens, which conversations are cut into here.
     """
-    device = local_device(train.device, Ranks())
     torch.manual_seed(train.seed)
-    trainer = Trainer(run.network(replace(model, max_seq_len=context)).to(device), dataset.as_windows(), train)
+    trainer = Trainer(run.network(model).to(device), dataset.as_windows(), train)
     trainer.parallel_loss.train()
     seconds: list[float] = []
     while len(seconds) < 3 or sum(seconds[1:]) < 0.5:

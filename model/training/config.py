@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import Annotated, Any, Literal
@@ -20,7 +20,7 @@ from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
 from ..weights.checkpoint import RUNS, newest_run
 from ..weights.tensors import WEIGHTS
-from .distributed import Ranks, local_device
+from .distributed import Machine, Ranks, local_device
 
 CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
@@ -221,9 +221,21 @@ class Run:
     def network(self) -> type[Transformer]:
         return find_network(self.train.network) if self.train.network else Transformer
 
+    def machine(self, ranks: Ranks) -> Machine:
+        """What a process of the run trains on. Raises ValueError if its device is missing."""
+        device = local_device(self.train.device, ranks)
+        return Machine(device, self.train.product_dtype(device), ranks.world_size, ranks.local_world_size)
+
     def values(self) -> dict[str, Any]:
         """Every setting by its name."""
         return values(self.data, self.model, self.train)
+
+    def fill(self, **settings: Any) -> "Run":
+        """The run with those of ``settings`` that were left open; they are decided from then on."""
+        open_settings = {name: value for name, value in settings.items() if name not in self.decided}
+        of_model = {name: open_settings.pop(name) for name in setting_fields(ModelArgs) if name in open_settings}
+        model, train = replace(self.model, **of_model), replace(self.train, **open_settings)
+        return replace(self, model=model, train=train, decided=self.decided | settings.keys())
 
 
 def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) -> Run:
@@ -241,7 +253,7 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
         )
     if train.network:
         find_network(train.network)
-    local_device(train.device, ranks)
+    run.machine(ranks)
     return run
 
 

@@ -20,7 +20,7 @@ from ..decoding.batches import generate
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
-from .distributed import Ranks, local_device
+from .distributed import Machine
 from .estimate import count_parameters, training_memory
 from .metrics import METRICS, LastScore, Smoothed, read_metrics
 from .optimizer import lr_fraction
@@ -172,12 +172,10 @@ def note_stretched_schedule(trainer: Trainer) -> None:
         )
 
 
-def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dict[str, str]:
+def announcement(run: Run, text: Text, machine: Machine, speed: float | None) -> dict[str, str]:
     """The size and the settings of the run, and what to expect at ``speed`` tokens per second."""
     args, model, data = run.train, run.model, text.dataset
-    device = local_device(args.device, ranks)
-    dtype = args.product_dtype(device)
-    peak = training_memory(model, args, dtype, ranks.world_size, device.type).peak
+    peak = training_memory(model, args, machine).peak
     step_tokens = args.batch_size * data.window_tokens(model.max_seq_len)
     length = f"{args.batch_size} x {model.max_seq_len} tokens per step"
     if args.context_warmup:
@@ -199,8 +197,8 @@ def announcement(run: Run, text: Text, ranks: Ranks, speed: float | None) -> dic
     if not (run.has_size or run.needs_choice):
         size += " (the default, because --max_steps is given: with --minutes the size is chosen for the text)"
     rows = {
-        "model": f"{count_parameters(model).total:,} parameters: {size}, on {device} in "
-        f"{str(dtype).removeprefix('torch.')}",
+        "model": f"{count_parameters(model).total:,} parameters: {size}, on {machine.device} in "
+        f"{str(machine.dtype).removeprefix('torch.')}",
         "memory": f"about {readable_size(peak)} at the peak",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",

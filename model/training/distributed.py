@@ -78,6 +78,16 @@ class Ranks:
         return answer[0][0]
 
 
+@dataclass(frozen=True)
+class Machine:
+    """What this process trains on, and with how many others, decided once."""
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32  # of matrix products
+    processes: int = 1  # of the run
+    local_processes: int = 1  # of the run on this machine
+
+
 def local_device(name: str, ranks: Ranks) -> torch.device:
     """The device called ``name`` for this process: under torchrun, each process of a machine uses a different GPU.
 

@@ -11,7 +11,7 @@ from ..config import ModelArgs
 from ..fast.loss import chunk_rows
 from ..weights.layout import tensor_shapes
 from .config import TrainArgs
-from .distributed import Ranks, local_device
+from .distributed import Machine
 
 # Bytes of Python with PyTorch 2.13 on a CPU, and of the libraries that the first step and the loss plot import
 PROCESS = 400_000_000
@@ -42,9 +42,7 @@ class Memory(NamedTuple):
     peak: int  # at most, of the whole process
 
 
-def training_memory(
-    model: ModelArgs, train: TrainArgs, dtype: torch.dtype, world_size: int = 1, device: str = "cpu"
-) -> Memory:
+def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Memory:
     """Estimate the memory of training.
 
     The peak is within 15% of measurements; of one wide layer with a large vocabulary it is up to a quarter too high.
@@ -54,14 +52,15 @@ def training_memory(
     backward pass, Muon's copies of all matrices of one shape, and the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
+    dtype, device, processes = machine.dtype, machine.device.type, machine.processes
     state = 16 * parameters
     stacked = 0
     if train.optimizer == "muon":
         state -= 4 * hidden
         stacked = 2 * model.n_layers * model.dim * model.hidden_dim  # w1 and w3
     if train.fsdp:
-        state //= world_size
-    tokens = train.micro_batch_rows(model.max_seq_len, device, world_size) * model.max_seq_len
+        state //= processes
+    tokens = train.micro_batch_rows(model.max_seq_len, device, processes) * model.max_seq_len
     # Bytes per token and layer, for each unit of dim and of hidden_dim; and per logit
     per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (40, 8, 10)
     activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
@@ -69,7 +68,7 @@ def training_memory(
     logits = per_logit * min(tokens, chunk_rows(model.vocab_size, device)) * model.vocab_size
     logits += (4 + dtype.itemsize) * model.vocab_size * model.dim
     backward = round(BACKWARD_PEAK[dtype] * activations)
-    if train.fsdp and world_size > 1:
+    if train.fsdp and processes > 1:
         # What is gathered: the vocabulary matrices and a few layers, their gradients, and buffers to add these up
         outside, layer = parameters - hidden, hidden // model.n_layers
         backward += 10 * outside + min(4, model.n_layers) * layer * (4 if dtype == torch.float32 else 9)
@@ -78,15 +77,14 @@ def training_memory(
     return Memory(state, activations, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
 
 
-def check_training_memory(model: ModelArgs, train: TrainArgs, ranks: Ranks) -> None:
+def check_training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> None:
     """Raise ValueError if the run needs more memory than is free. The message says what to lower."""
-    device = local_device(train.device, ranks)
-    memory = training_memory(model, train, train.product_dtype(device), ranks.world_size, device.type)
-    rows = train.micro_batch_rows(model.max_seq_len, device.type, ranks.world_size)
-    processes = ranks.local_world_size if device.type == "cpu" else 1  # on a GPU each has one of its own
+    memory = training_memory(model, train, machine)
+    rows = train.micro_batch_rows(model.max_seq_len, machine.device.type, machine.processes)
+    processes = machine.local_processes if machine.device.type == "cpu" else 1  # on a GPU each has one of its own
     advice = (
         f"{readable_size(memory.state)} for {count_parameters(model).total:,} parameters with gradients and optimizer "
         "state (lower dim, n_layers or vocab_size), the rest mainly for "
         f"{rows:,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
-    check_memory(processes * memory.peak, "this run", advice, device)
+    check_memory(processes * memory.peak, "this run", advice, machine.device)

@@ -35,6 +35,7 @@ from ..weights.checkpoint import check_savable, save_model
 from ..weights.variants import make_network
 from .config import Run, TrainArgs
 from .distributed import (
+    Machine,
     Ranks,
     local_device,
     parallelize,
@@ -138,6 +139,8 @@ class Trainer:
         norm is not finite; the state that was saved last is kept.
         """
         self.parallel_loss.train()
+        if self.args.compile and self.fraction_done < 1:
+            self._compile()  # before the clock of the schedule starts, because it may take a minute
         self.start = self.clock() - self.progress.wall_seconds
         # Fine-tuning begins with a validation, to show the starting point. And a run that is resumed with no step left
         # needs one if it never had any, because only a validation writes the model.
@@ -174,11 +177,17 @@ class Trainer:
         is_short = self.fraction_done < self.args.context_warmup and context > 1
         return (2 * rows, context // 2) if is_short else (rows, context)
 
-    def step(self, lr_scale: float) -> dict[str, float]:
-        """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.
+    def _compile(self) -> None:
+        """Compute the gradients of a batch, and forget them."""
+        inputs, targets, _ = self.batch()
+        rows = self._micro_batch_rows()
+        with self.autocast:
+            loss = self.compiled_loss(inputs[:rows], targets[:rows])
+        loss.backward()
+        self.model.zero_grad(set_to_none=True)
 
-        The returned loss is that of this process's part of the batch.
-        """
+    def batch(self) -> tuple[Tensor, Tensor, float]:
+        """This process's part of the batch of the current step: tokens and targets (B, T), and the loss's divisor."""
         args, ranks = self.args, self.ranks
         rows, context = self.batch_shape
         # A pure function of the seed and the windows seen before. Each process takes its rows of it.
@@ -189,6 +198,15 @@ class Trainer:
         # that the loss leaves out, as the questions of a chat, are not counted.)
         count = max(1, self.dataset.target_count(seen, **sizes)) / ranks.world_size
         inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
+        return inputs, targets, count
+
+    def step(self, lr_scale: float) -> dict[str, float]:
+        """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.
+
+        The returned loss is that of this process's part of the batch.
+        """
+        args, ranks = self.args, self.ranks
+        inputs, targets, count = self.batch()
         if args.dropout:  # its masks are a pure function of (seed, step, rank)
             mixed = np.random.SeedSequence([args.seed, self.progress.step, ranks.rank]).generate_state(1, np.uint64)
             torch.manual_seed(int(mixed[0]))
@@ -210,9 +228,7 @@ class Trainer:
 
         The loss is the sum over the batch, divided by ``count``.
         """
-        args = self.args
-        rows = args.micro_batch_rows(self.model.args.max_seq_len, self.device.type, self.ranks.world_size)
-        rows *= self.batch_shape[0] // args.batch_size  # as many tokens in shorter sequences
+        args, rows = self.args, self._micro_batch_rows()
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
@@ -229,6 +245,12 @@ class Trainer:
         norm = unsharded(clip_grad_norm_(self.model.parameters(), max_norm))  # FSDP shards the norm
         train_loss, grad_norm = torch.stack([total, norm]).tolist()  # only here does a step wait for the device
         return train_loss, grad_norm
+
+    def _micro_batch_rows(self) -> int:
+        """The sequences that are computed at once: as many tokens in shorter ones."""
+        args = self.args
+        rows = args.micro_batch_rows(self.model.args.max_seq_len, self.device.type, self.ranks.world_size)
+        return rows * (self.batch_shape[0] // args.batch_size)
 
     def validate(self) -> dict[str, float]:
         """Compute the validation loss, and note whether it is the best so far. Does nothing without a directory."""
@@ -341,7 +363,7 @@ def add_dropout(model: Transformer, probability: float) -> None:
                 module.register_forward_hook(lambda module, _, out: F.dropout(out, probability, module.training))
 
 
-def initial_model(run: Run, ranks: Ranks) -> Transformer:
+def initial_model(run: Run, machine: Machine, ranks: Ranks) -> Transformer:
     """A model with random weights, or with those of ``init_from``. If its directory has a state, the trainer loads it.
 
     The trainer shards the model with ``fsdp``. Until then only the first process has weights, on the CPU, because the
@@ -353,7 +375,7 @@ def initial_model(run: Run, ranks: Ranks) -> Transformer:
     source = None if has_state else run.train.init_from
     if not (is_sharded and run.network is Transformer):
         model = model_with_weights(run, source)
-        return model if is_sharded else model.to(local_device(run.train.device, ranks))
+        return model if is_sharded else model.to(machine.device)
     model = make_network(Transformer, run.model)  # on the meta device
     if not has_state:
         ranks.on_first_process(lambda: model.load_state_dict(model_with_weights(run, source).state_dict(), assign=True))

@@ -51,7 +51,7 @@ def train_in_console(run) -> int:
 def test_the_announcement():
     settings = vars(ARGS) | {"batch_size": 8, "max_steps": 50, "minutes": 1.5, "device": "cpu", "dtype": "float32"}
     run = make_run(**settings, init_from=Path("base"), doc_separator="<eos>", context_warmup=0.25)
-    assert announcement(run, TEXT, Ranks(), 2400.0) == {
+    assert announcement(run, TEXT, run.machine(Ranks()), 2400.0) == {
         "model": "4,784 parameters: 2 layers of width 16, 2 heads, on cpu in float32",
         "memory": "about 401 MB at the peak",
         "text": "500 tokens to train on, 100 for validation; 1.00 bytes each, vocabulary of 11",

@@ -169,7 +169,7 @@ def test_a_model_that_is_sharded_is_never_whole_in_a_process_and_has_the_weights
     def shard(ranks) -> None:
         run = dataclasses.replace(make_run(tmp_path / "state", **settings, fsdp=True), resume=start == "resume")
         torch.manual_seed(run.train.seed)
-        sharded = initial_model(run, ranks)
+        sharded = initial_model(run, run.machine(ranks), ranks)
         in_first = ranks.is_first and start != "resume"
         assert all(parameter.is_meta != in_first for parameter in sharded.parameters())
         trainer = Trainer(sharded, dataset(), run.train, run.directory, ranks, resume=run.resume)
@@ -190,7 +190,8 @@ def test_weights_to_shard_that_cannot_be_used_are_one_message_and_end_all_proces
     settings = vars(ARGS) | {"fsdp": True, "init_from": tmp_path, "device": "cpu"}
 
     def load(ranks) -> None:
-        initial_model(make_run(**settings), ranks)
+        run = make_run(**settings)
+        initial_model(run, run.machine(ranks), ranks)
 
     assert run_in_processes(2, load) == [1, 2]
     assert capfd.readouterr().err.count("Error: ") == 1

@@ -8,11 +8,13 @@ import torch
 from model import ModelArgs, Transformer
 from model.fast.loss import NextTokenLoss
 from model.training.config import TrainArgs
-from model.training.distributed import Ranks
+from model.training.distributed import Machine
 from model.training.estimate import check_training_memory, count_parameters, training_memory
 from model.training.optimizer import build_optimizers
 
 ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, max_seq_len=96)
+
+CPU = torch.device("cpu")
 
 
 def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int:
@@ -57,7 +59,7 @@ def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
     activations = step(model, optimizers, rows=4, autocast=dtype == torch.bfloat16)
     tensors = [tensor for p in model.parameters() for tensor in (p, p.grad)]
     tensors += [t for o in optimizers for state in o.state.values() for name, t in state.items() if name != "step"]
-    expected = training_memory(ARGS, train, dtype)
+    expected = training_memory(ARGS, train, Machine(CPU, dtype))
     assert expected.state == sum(tensor.nbytes for tensor in tensors)
     assert expected.activations == pytest.approx(activations, rel=0.25)
 
@@ -76,7 +78,7 @@ def test_the_peak_memory_is_within_15_percent_of_the_measured_one(
 ):
     """Of complete runs of train.py (benchmarks/README.md)."""
     args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
-    peak = training_memory(args, TrainArgs(batch_size=rows, optimizer=optimizer), dtype).peak
+    peak = training_memory(args, TrainArgs(batch_size=rows, optimizer=optimizer), Machine(CPU, dtype)).peak
     assert peak / 1e6 == pytest.approx(megabytes, rel=0.15)
 
 
@@ -96,20 +98,21 @@ def test_the_peak_memory_of_a_sharded_model_is_within_20_percent_of_the_measured
     """Of each of two processes (benchmarks/README.md). The vocabulary matrices are gathered, however many there are."""
     args = ModelArgs(dim=dim, n_layers=n_layers, n_heads=dim // 32, vocab_size=vocab_size, max_seq_len=256)
     train = TrainArgs(batch_size=4 if vocab_size == 150_000 else 2, fsdp=True)
-    assert training_memory(args, train, dtype, 2).peak / 1e6 == pytest.approx(megabytes, rel=0.2)
+    assert training_memory(args, train, Machine(CPU, dtype, 2)).peak / 1e6 == pytest.approx(megabytes, rel=0.2)
 
 
 def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
     ddp, fsdp = TrainArgs(optimizer="adamw"), TrainArgs(fsdp=True)
-    single = training_memory(ARGS, ddp, torch.float32).state
-    assert training_memory(ARGS, fsdp, torch.float32, 4).state == single // 4
-    assert training_memory(ARGS, ddp, torch.float32, 4).state == single
+    four = Machine(CPU, processes=4)
+    single = training_memory(ARGS, ddp, Machine(CPU)).state
+    assert training_memory(ARGS, fsdp, four).state == single // 4
+    assert training_memory(ARGS, ddp, four).state == single
 
 
 def test_a_run_that_needs_more_than_the_free_memory_is_refused(monkeypatch):
     train = TrainArgs(dtype="float32", device="cpu")
-    needed = training_memory(ARGS, train, torch.float32).peak
+    needed = training_memory(ARGS, train, Machine(CPU)).peak
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: needed)
-    check_training_memory(ARGS, train, Ranks())
+    check_training_memory(ARGS, train, Machine(CPU))
     with pytest.raises(ValueError, match=r"^this run needs .*: 3 MB for .* parameters .* 16 x 96 tokens at once"):
-        check_training_memory(ARGS, train, Ranks(world_size=2, local_world_size=2))
+        check_training_memory(ARGS, train, Machine(CPU, processes=2, local_processes=2))
