@@ -78,10 +78,9 @@ def read_table(lines: list[str]) -> Table:
 
 
 def picture_of(page: Path, topic: str) -> Path:
-    """The picture of a topic, in Chinese for a Chinese page if there is one."""
+    """The picture of a topic, in Chinese for a Chinese page."""
     language = ".zh" if page.name.endswith(".zh.md") else ""
-    svg = page.parent / "images" / f"{topic}{language}.svg"
-    return svg if svg.exists() else svg.with_suffix(".png")
+    return page.parent / "images" / f"{topic}{language}.svg"
 
 
 def first_of_each_topic(page: Path) -> Iterator[tuple[str, list[str]]]:

@@ -18,7 +18,6 @@ BLOCK = re.compile(r"^```(pycon|console)\n(.*?)^```\n", re.MULTILINE | re.DOTALL
 PICTURE = re.compile(r"(?<=\]\()images/[\w.-]+(?=\))")
 # Commands that a cell runs; the others are for a shell
 RUNS = re.compile(r"^\$ python ((?:-m study (?!article|notebook|exercise|check mine)|train\.py ).*)", re.MULTILINE)
-DETAILS = re.compile(r"^</?details>.*\n\n?", re.MULTILINE)  # each half would be in a cell of its own
 START = """\
 import os, sys
 if not os.path.exists("train.py"):  # as in Colab and Kaggle
@@ -41,7 +40,7 @@ def notebook(
     origin = subprocess.run(["git", "-C", DOCS, "remote", "get-url", "origin"], capture_output=True, text=True)
     cells = [v4.new_code_cell(START.format(address=origin.stdout.strip() or "ADDRESS"))]
     files = [DOCS / f"{page}{'.zh' if zh else ''}.md" for page in ("rope", "rope-models")]
-    text = DETAILS.sub("", "\n".join(file.read_text(encoding="utf-8") for file in files))
+    text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     prose, *blocks = BLOCK.split(text)
     cells.append(markdown_cell(v4, prose))
     for kind, code, following in zip(blocks[::3], blocks[1::3], blocks[2::3]):

@@ -65,7 +65,30 @@ def order(
             table.rows.append((name, sentence, *(f"{weight:.4f}" for weight in weights[1].tolist()), numbers))
         gap = float((outputs[0] - outputs[1]).abs().max())
         table.notes.append(f"{name}: the outputs of any word differ by at most {short(gap)} between the two sentences.")
-    return Report([table], draw)
+    return Report([table, ideas()], draw)
+
+
+def ideas() -> Table:
+    """The score of the example's query and key at three places of a text, with three ideas of a position encoding."""
+
+    def dot(a: complex, b: complex) -> float:
+        return (a * b.conjugate()).real
+
+    table = Table(
+        f"Score of q = ({QUERY.real:g}, {QUERY.imag:g}) and k = ({KEY.real:g}, {KEY.imag:g}), {DISTANCE} apart",
+        ("k at", "add the position", "add sines", "of which sines only", "rotate"),
+    )
+    for n in (0, 100, 1000):
+        m = n + DISTANCE
+        sines = cmath.rect(1, m * FREQUENCY), cmath.rect(1, n * FREQUENCY)
+        scores = (
+            dot(QUERY + complex(m, m), KEY + complex(n, n)),
+            dot(QUERY + sines[0], KEY + sines[1]),
+            dot(*sines),
+            dot(QUERY * sines[0], KEY * sines[1]),  # multiplied by e^(jm) and e^(jn): rotated
+        )
+        table.rows.append((n, f"{scores[0]:.2f}", *(f"{score:.4f}" for score in scores[1:])))
+    return table
 
 
 def draw(figure: Any) -> None:

@@ -66,7 +66,7 @@ class Verdict:
         if self.finding is None:
             return
         label, place, yours, expected = self.finding
-        where = ", ".join(f"{translate(axis)} {index}" for axis, index in place)
+        where = translate(", ").join(translate(f"{axis} {index}") for axis, index in place)
         yield from wrapped(": ".join(filter(None, (translate(label), where))) + colon.strip())
         yield from wrapped(translate(f"yours {yours}; expected {expected}."), "    ")
         if hint_only:

@@ -42,6 +42,7 @@ SECONDS = 300  # for one line
 
 # The beginnings of lines that are not typed, each with the reason
 NOT_TYPED = {
+    "git clone": "each page begins in a copy",
     "make demo": "it is typed before each page",
     "make test": "it would run these tests",
     "make lint": ".ci/run runs it",

@@ -27,7 +27,6 @@ def test_the_notebook_has_the_prose_the_code_and_the_pictures_of_the_walk(tmp_pa
         assert line in code
     for topic in ("order", "rotate", "layouts", "clocks", "trace", "cache", "attention"):
         assert f'!"{{sys.executable}}" -m study {topic}' in code  # the kernel's Python, not that of the shell
-    assert "details>" not in prose
     assert '!"{sys.executable}" -m pip install -q -r requirements.txt' in cells[0].source
 
 
