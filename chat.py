@@ -60,7 +60,7 @@ def main() -> None:
         try:
             converse(conversation, options.max_new_tokens, options.stop_strings)
         finally:
-            speed.print()
+            speed.print(network)
 
 
 def commands_of(conversation: Conversation) -> dict[str, Command]:

@@ -101,7 +101,7 @@ def main() -> None:
             print(flush=True)  # end the line of the unfinished text
             raise
         finally:
-            speed.print()
+            speed.print(network)
         # An answer, or a text up to a stop string, would be taken for a whole one. Other texts are cut by intention.
         if cut and (options.chat or stop) and not options.jsonl:
             length = quantity(max_new_tokens, "token")

@@ -16,7 +16,7 @@ from torch import Tensor
 from ..cache import KVCache
 from ..cli import print_note, quantity
 from ..config import ModelArgs
-from ..fast.step import compile_seconds
+from ..fast.step import compile_seconds, could_compile
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
@@ -25,6 +25,7 @@ from .network import for_decoding
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
+WORTH_COMPILING = 60.0  # seconds of decoding: twice those of compiling, which up to halves the others
 GPU_SLOTS = 256  # of a cache, or a multiple of it
 
 
@@ -203,8 +204,12 @@ class Speed:
     new_seconds: float = 0.0
     compile_seconds: float = 0.0
 
-    def print(self) -> None:
-        """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens."""
+    def print(self, network: Transformer) -> None:
+        """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens.
+
+        A note says where compiling might have been worth its time. It is never done unasked, because compiled code
+        rounds otherwise, and the same command must give the same text.
+        """
         parts = [
             ("prompt", self.prompt_tokens, self.prompt_seconds),
             ("new, after the first", self.new_tokens, self.new_seconds),
@@ -218,6 +223,11 @@ class Speed:
             texts.insert(0, f"compiled in {self.compile_seconds:.0f} s")
         if texts:
             print_note("; ".join([*texts, quantity(torch.get_num_threads(), "thread")]))
+        if self.new_seconds >= WORTH_COMPILING and could_compile(network):
+            print_note(
+                "note: --compile takes half a minute once, and then less time for each token; its texts may differ, "
+                "because it rounds otherwise"
+            )
 
 
 def push_tokens(

@@ -220,10 +220,10 @@ def attend_block(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) ->
     # The H / K query heads of a group become rows of one product with the keys they share, so that no key is repeated.
     rows = q.reshape(B, K, H // K * T, D)  # (B, K, H/K * T, D)
     scores = (rows * D**-0.5 @ k.mT).view(B, H, T, S)  # (B, H, T, S)
-    if mask is None and T > 1:
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
     if mask is not None:
         scores = scores.masked_fill(~mask, -math.inf)
+    elif T > 1:  # added, because nothing needs to be kept of it for the backward pass
+        scores = scores + scores.new_full((T, S), -math.inf).triu(S - T + 1)
     weights = scores.softmax(-1).type_as(v)  # (B, H, T, S); PyTorch sums 16-bit numbers in float32
     return (weights.view(B, K, H // K * T, S) @ v).view(B, H, T, D)
 

@@ -3,6 +3,7 @@
 import copy
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -131,9 +132,19 @@ def check_compiles(network: Transformer) -> None:
             "compile on a GPU needs Triton, and there is none: install triton (on Windows triton-windows), or leave "
             "compile out"
         )
-    has_compiler = any(map(shutil.which, (os.environ.get("CXX", ""), "g++", "c++", "clang++", "cl")))
-    if device == "cpu" and not has_compiler:
+    if device == "cpu" and shutil.which(compiler()) is None:
         raise ValueError(
-            "compile needs a C++ compiler, and there is none on PATH: install g++, clang++ or Microsoft's C++ build "
-            "tools, or leave compile out"
+            f"compile needs a C++ compiler, and there is no {compiler()!r} on PATH: install it, set CXX to the program "
+            "of another one, or leave compile out"
         )
+
+
+def compiler() -> str:
+    """The C++ compiler that PyTorch calls: one program, without arguments."""
+    return os.environ.get("CXX", {"darwin": "clang++", "win32": "cl"}.get(sys.platform, "g++"))
+
+
+def could_compile(network: Transformer) -> bool:
+    """Whether this network of the decode loop takes a direct step, and could have a compiled one."""
+    step = getattr(network.forward, "__self__", None)
+    return isinstance(step, Step) and isinstance(step.chosen.fast, DirectStep) and shutil.which(compiler()) is not None

@@ -101,7 +101,7 @@ def test_speed_counts_only_the_time_of_the_decode_loop(scripted, monkeypatch, ca
     assert (speed.new_tokens, speed.new_seconds) == (3, 0.75)
     for new_tokens, new in ((3, "; new, after the first: 3 tokens, 0.75 s, 4 tokens/s"), (0, "")):
         speed.new_tokens = new_tokens
-        speed.print()
+        speed.print(Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9)))
         assert capsys.readouterr().err == f"prompt: 6 tokens, 2.00 s, 3 tokens/s{new}; 1 thread\n"
 
 
@@ -118,11 +118,28 @@ def test_the_time_of_compiling_is_not_that_of_the_tokens(scripted, monkeypatch, 
     monkeypatch.setattr(module.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(module, "compile_seconds", lambda network: compiled[0])
     list(scripted("abcd", begin="yz", n=4, speed=speed, on_step=wait))
-    speed.print()
+    speed.print(Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9)))
     expected = (
         "compiled in 56 s; prompt: 3 tokens, 0.50 s, 6 tokens/s; new, after the first: 3 tokens, 1.50 s, 2 tokens/s"
     )
     assert capsys.readouterr().err == f"{expected}; 1 thread\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "path", "changed", "advised"),
+    [(60.0, "g++", False, True), (59.9, "g++", False, False), (60.0, "", False, False), (60.0, "g++", True, False)],
+    ids=["long", "short", "no compiler", "a network that cannot be compiled"],
+)
+def test_after_a_minute_of_decoding_a_note_says_that_compiling_might_have_paid(
+    monkeypatch, capsys, seconds, path, changed, advised
+):
+    monkeypatch.setenv("CXX", "g++")
+    monkeypatch.setattr("shutil.which", lambda name: name if name == path else None)
+    model = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9))
+    if changed:
+        model.norm.register_forward_hook(lambda *_: None)
+    Speed(new_tokens=600, new_seconds=seconds).print(for_decoding(model))
+    assert ("\nnote: --compile takes half a minute once, " in capsys.readouterr().err) == advised
 
 
 @pytest.mark.parametrize(("device", "context", "slots"), [("cpu", 999, 14), ("meta", 999, 256), ("meta", 99, 99)])

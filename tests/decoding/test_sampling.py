@@ -8,6 +8,7 @@ from contextlib import nullcontext
 import pytest
 import torch
 from cards import OnCard
+from operators import count_operators
 
 from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, random_streams
 
@@ -41,7 +42,7 @@ def by_definition(row, sampling):
     return probabilities({i: probs[i] for i in ranked})
 
 
-@pytest.mark.parametrize("vocab_size", [V, 400])  # of 400, the likeliest 256 may not be enough for top_p
+@pytest.mark.parametrize("vocab_size", [V, 400, 2600])  # the likeliest 256 or 2,048 may not be enough for top_p
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 4.0])
 @pytest.mark.parametrize(
     "filters",
@@ -65,6 +66,28 @@ def test_the_filters_keep_what_their_definitions_keep(vocab_size, temperature, f
         expected = by_definition(row, sampling)
         assert {i for i, probability in enumerate(found) if probability} == {*expected}
         assert [found[i] for i in expected] == pytest.approx([*expected.values()], abs=1e-6)
+
+
+@pytest.mark.parametrize("filters", [{}, {"top_p": 0.9}])
+def test_no_more_of_a_vocabulary_is_sorted_than_top_p_needs(filters):
+    """A vocabulary of 32,000 takes 40 times as long to sort as its likeliest 256 to find."""
+    for spread, operators in ((8.0, {"topk": 1}), (1.6, {"topk": 2}), (0.0, {"topk": 2, "sort": 1})):
+        logits = spread * torch.randn(2, 4000, generator=torch.Generator().manual_seed(1))
+        counts = count_operators(apply_filters, logits, Sampling(1.0, **filters))
+        found = {name: counts[name] for name in ("topk", "sort") if counts[name]}
+        assert found == (operators if filters else {})
+
+
+def test_the_likeliest_token_of_a_cpu_takes_one_operator():
+    for vocab_size in (V, 32_000):
+        counts = count_operators(Sampler(Sampling(0.0), [[1], [2]]), torch.randn(2, vocab_size))
+        assert counts == {"max": 1}
+
+
+def test_of_equal_logits_the_first_is_the_likeliest():
+    logits = torch.randint(0, 3, (200, 4099)).float()
+    tokens = Sampler(Sampling(0.0), [[1]] * 200)(logits)
+    assert tokens.flatten().tolist() == [row.index(2.0) for row in logits.tolist()]
 
 
 @pytest.mark.parametrize("filters", [{"min_p": 0.05}, {"min_p": 1.0}, {"top_k": 9, "top_p": 0.9, "min_p": 0.1}])

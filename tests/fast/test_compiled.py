@@ -2,6 +2,7 @@
 
 import copy
 import os
+import re
 import sys
 import threading
 import time
@@ -119,9 +120,10 @@ def test_networks_that_differ_in_a_number_a_layer_or_the_class_have_their_own_co
 def test_devices_and_machines_that_cannot_compile_are_refused(small_model, monkeypatch):
     with pytest.raises(ValueError, match="compile is for CPUs and for GPUs of NVIDIA and AMD, not for meta: leave"):
         for_decoding(small_model().to("meta"), compile=True)
-    monkeypatch.setattr("shutil.which", lambda name: None)
-    with pytest.raises(ValueError, match=r"compile needs a C\+\+ compiler, and there is none on PATH: install g\+\+"):
-        generate(small_model(), [[1]], 2, compile=True)
+    for command in ("ccache g++", "no-compiler", ""):  # PyTorch calls one program, without arguments
+        monkeypatch.setenv("CXX", command)
+        with pytest.raises(ValueError, match=re.escape(f"compiler, and there is no {command!r} on PATH: install it")):
+            generate(small_model(), [[1]], 2, compile=True)
 
 
 def test_the_name_of_the_file_depends_on_every_file_of_the_library_that_a_step_runs(small_model, each_processor):
