@@ -11,9 +11,7 @@ from .config import RopeScaling
 
 
 def scale(freqs: Tensor, scaling: RopeScaling) -> Tensor:
-    """The frequencies that ``scaling`` describes. Raises ValueError for True and False, which Meta's function takes."""
-    if isinstance(scaling, bool):
-        raise ValueError(f"scaling is {scaling}: give None, or for use_scaled=True RopeScaling('llama3', 8.0, 8192)")
+    """The frequencies that ``scaling`` describes."""
     if scaling.type == "linear":
         return linear(freqs, scaling.factor)
     if scaling.type == "ntk":

@@ -120,19 +120,16 @@ def restored_process() -> Iterator[None]:
 
 
 def open_streams() -> None:
-    """Prepare stdin, stdout and stderr for whatever they are connected to.
+    """Prepare stdout and stderr for whatever they are connected to.
 
-    A stream that was closed, for example by ``>&-``, becomes an empty one. Characters that an output cannot encode are
-    replaced by ``?``. Write errors on stderr are ignored, because a lost message must not end a run.
+    Characters that an output cannot encode are replaced by ``?``. Write errors on stderr are ignored, because a lost
+    message must not end a run.
     """
     stderr = sys.__stderr__
     # Not if a test has replaced it, and not the terminal of Windows, which takes bytes in another encoding.
     if stderr is not None and sys.stderr is stderr and not (sys.platform == "win32" and stderr.isatty()):
         file = IgnoringErrors(stderr.fileno(), "w", closefd=False)
         sys.stderr = io.TextIOWrapper(io.BufferedWriter(file), stderr.encoding, line_buffering=True)
-    for name, mode in {"stdin": "r", "stdout": "w", "stderr": "w"}.items():
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115  until the process ends
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -111,18 +111,6 @@ def test_a_users_mistake_is_one_line_and_exit_code_2(capsys, error, line):
     assert outcome(capsys, raising(error)) == (2, "so far\n", f"script.py: error: {line}\n")
 
 
-@pytest.mark.parametrize("closed", [["stdin"], ["stdout"], ["stderr"], ["stdin", "stdout", "stderr"]])
-def test_a_closed_stream_is_empty_or_discards_what_is_written(monkeypatch, capsys, closed):
-    def main() -> int:
-        print("text")
-        print_note("note")
-        return len(sys.stdin.buffer.read()) if "stdin" in closed else 0
-
-    for name in closed:  # as after ``<&-``, ``>&-`` and ``2>&-``
-        monkeypatch.setattr(sys, name, None)
-    assert outcome(capsys, main)[0] == 0
-
-
 def test_a_bug_and_a_mistake_in_the_users_own_code_keep_their_traceback(tmp_path, monkeypatch):
     """Neither is a mistake of a user of the programs, and the traceback says in which line it is."""
     (tmp_path / "mine.py").write_text("def network():\n    raise ValueError('a and b differ')\n", encoding="utf-8")

@@ -38,9 +38,3 @@ def test_yarn_multiplies_rotated_vectors_by_its_attention_factor():
     table = precompute_freqs_cis(D, 9, THETA, plain)
     assert torch.allclose(table.abs(), torch.full_like(table.abs(), plain.attention_factor))
     assert precompute_freqs_cis(D, 9, THETA, RopeScaling("yarn", 4.0, 32, attention_factor=0.5))[3, 3].abs() == 0.5
-
-
-@pytest.mark.parametrize("use_scaled", [True, False])
-def test_metas_fourth_argument_is_answered_with_the_scaling_that_it_stands_for(use_scaled):
-    with pytest.raises(ValueError, match=f"scaling is {use_scaled}: give None, or .*'llama3', 8.0, 8192"):
-        precompute_freqs_cis(64, 32, 5e5, use_scaled)
