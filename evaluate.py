@@ -54,12 +54,15 @@ class Options(ModelOptions):
         int | None, "tokens scored per window; a smaller stride gives each token more context (default: all)", Range(1)
     ] = None
     whole: Annotated[bool, "score the whole validation text of the run, however long it is"] = False
-    json: Annotated[bool, "print JSON lines: one per document if there are several, and one for the total"] = False
+    json: Annotated[bool, "print the total as a line of JSON"] = False
+    documents: Annotated[bool, "with --json: before the total a line for each document, with the same fields"] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.whole and self.data:
             raise ValueError("whole is for the run's validation text, and --data is scored whole: leave one out")
+        if self.documents and not self.json:
+            raise ValueError("--documents is for JSON: add --json")
         of_data = ("tokenizer", "stride", "doc_separator", "text_key")
         given = [name for name in of_data if getattr(self, name) != getattr(Options, name)]
         if given and not self.data:
@@ -77,7 +80,7 @@ def main() -> None:
             scores = score_texts(network, texts, bar.update)
     if not any(score.tokens for score in scores):
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
-    print_scores(scores, as_json=options.json)
+    print_scores(scores, options)
 
 
 def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
@@ -132,13 +135,13 @@ def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
     return text
 
 
-def print_scores(scores: Sequence[Score], as_json: bool) -> None:
-    """Print the total as a table; or as JSON, after a line for each document if there are several."""
+def print_scores(scores: Sequence[Score], options: Options) -> None:
+    """Print the total as a table; or as JSON, if asked for after a line for each document."""
     whole = total(scores)
-    if as_json:
-        for number, score in enumerate(scores if len(scores) > 1 else [], 1):
-            print(json.dumps({"document": number, "file": score.name} | score.figures()))
-        print(json.dumps({"text": whole.name} | whole.figures()))
+    if options.json:
+        numbered = list(enumerate(scores, 1)) if options.documents else []
+        for number, score in [*numbered, (None, whole)]:
+            print(json.dumps({"document": number, "text": score.name} | score.figures()))
         return
     rows = {"text": whole.name}
     for name, value in whole.figures().items():

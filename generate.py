@@ -24,7 +24,7 @@ from model.config import Range
 from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
 from model.decoding.chat import Chat
 from model.decoding.options import DecodingOptions, open_model, read_sampling
-from model.decoding.prompts import encode_prompts, read_texts
+from model.decoding.prompts import encode_prompts, read_prompts
 from model.decoding.sampling import Sampling
 
 COMMON = ("prompt", "max_new_tokens", "num_samples", "temperature", "top_p", "seed", "chat", "stop", "dtype", "compile")
@@ -53,7 +53,10 @@ class Options(DecodingOptions):
     chat: Annotated[bool, "answer each prompt, with the model's chat template (a conversation: chat.py)"] = False
     endless: Annotated[bool, "continue beyond the context: the cache evicts the oldest tokens"] = False
     ignore_eos: Annotated[bool, "continue after an end-of-text token, up to max_new_tokens"] = False
-    jsonl: Annotated[bool, "print one JSON object per sample: prompt, text, tokens, finish_reason"] = False
+    jsonl: Annotated[
+        bool,
+        "print one JSON object per sample: prompt, text, tokens, logprobs, finish_reason; and the rest of its row",
+    ] = False
 
     def conflicts(self) -> Iterator[str]:
         yield from super().conflicts()
@@ -71,7 +74,7 @@ def main() -> None:
     path, stop = model.checkpoint.path, options.stop_strings
     sampling = read_sampling(given, path)
     chat = Chat(path, model.tokenizer, options.system, options.template_variables) if options.chat else None
-    prompts = encode_prompts(read_texts(options.prompt, options.prompt_file), model, chat)
+    prompts = encode_prompts(read_prompts(options.prompt, options.prompt_file), model, chat)
     eos_ids = () if options.ignore_eos else (chat or model.tokenizer).eos_ids
     args = model.checkpoint.args
     lengths = {len(prompt.tokens) for prompt in prompts}
@@ -94,7 +97,9 @@ def main() -> None:
             for _ in range(options.num_samples)
         )
         speed = Speed()
-        streamed = continue_samples(network, samples, sampling, speed, batch_size=rows, endless=options.endless)
+        streamed = continue_samples(
+            network, samples, sampling, speed, batch_size=rows, endless=options.endless, with_logprobs=options.jsonl
+        )
         try:
             cut = print_samples(streamed, count, options, chat.opening if chat else None)
         except KeyboardInterrupt:
@@ -133,7 +138,8 @@ def print_samples(samples: Iterator[Sample], count: int, options: Options, openi
             bar.update()
             if options.jsonl:
                 fields = {"prompt": sample.prompt.text, "text": sample.text, "tokens": sample.tokens}
-                fields |= {"finish_reason": sample.finish}
+                fields |= {"logprobs": [round(each, 6) for each in sample.logprobs], "finish_reason": sample.finish}
+                fields = {**sample.prompt.fields, **fields}
                 # Other encodings would lose characters
                 is_unicode = (sys.stdout.encoding or "").lower().startswith("utf")
                 print(json.dumps(fields, ensure_ascii=not is_unicode), flush=True)

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from .training.trainer import Trainer
     from .weights import load_model, load_tokenizer, save_model
 
+__version__ = "0.1.0"
+
 # Imported at first use, because they need more than torch
 LATER = {
     "Trainer": ".training.trainer",

@@ -5,7 +5,7 @@ Both give prompts to ``decode_prompts``, which calls the decode loop.
 
 import math
 import time
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -37,6 +37,7 @@ def generate(
     eos_ids: Collection[int] = (),
     compile: bool = False,
     endless: bool = False,
+    logprobs: list[list[float]] | None = None,
     **sampling: Any,
 ) -> Iterator[list[int | None]]:
     """Continue every prompt. Each step yields one id per row, and None after a row has ended with one of ``eos_ids``.
@@ -44,8 +45,9 @@ def generate(
     ``prompts`` are lists of token ids, of equal length if they are ``endless`` or the network has absolute positions.
     Except for rounding, a row's logits do not depend on the rest of the batch. At temperature 0, the default, a row's
     text is the same as if its prompt were given alone; otherwise row i draws from random stream i.
-    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, repetition_penalty, seed. With
-    ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache.
+    ``sampling`` are the fields of ``Sampling``: temperature, top_k, top_p, min_p, repetition_penalty, seed. With
+    ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache. To a list
+    given as ``logprobs``, each step appends the log-probabilities that the network gave to the tokens of the rows.
 
     The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings; the
     types of numbers are the caller's.
@@ -53,7 +55,8 @@ def generate(
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
     network = for_decoding(model, compile)
-    return ids_of(decode_prompts(network, prompts, max_new_tokens, settings, endless=endless), eos_ids)
+    steps = decode_prompts(network, prompts, max_new_tokens, settings, endless=endless, logprobs=logprobs)
+    return ids_of(steps, eos_ids)
 
 
 def ids_of(steps: Iterator[Tensor], eos_ids: Collection[int]) -> Iterator[list[int | None]]:
@@ -75,6 +78,7 @@ def decode_prompts(
     first_row: int = 0,
     *,
     endless: bool = False,
+    logprobs: list[list[float]] | None = None,
 ) -> Iterator[Tensor]:
     """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
 
@@ -102,7 +106,8 @@ def decode_prompts(
         if device.type != "cpu":  # compiled code for a GPU is for one number of slots
             slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
         cache = KVCache(network.args, len(prompts), slots)
-    return decode(network, tokens, max_new_tokens, Sampler(sampling, prompts, first_row), cache, padding=padding)
+    sampler = Sampler(sampling, prompts, first_row, logprobs)
+    return decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
@@ -135,6 +140,7 @@ def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, end
 class Prompt:
     text: str
     tokens: list[int]
+    fields: Mapping[str, Any] = field(default_factory=dict)  # the others of its row
 
 
 def text_before_stop(text: str, stop: Sequence[str]) -> tuple[str, bool]:
@@ -161,6 +167,7 @@ class Sample:
     eos_ids: Collection[int] = ()
     text: str = ""
     tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)  # of the tokens, if they are recorded
     finish: str | None = None
 
     def __post_init__(self) -> None:
@@ -231,11 +238,16 @@ class Speed:
 
 
 def push_tokens(
-    network: Transformer, samples: Sequence[Sample], steps: Iterable[Tensor], speed: Speed
+    network: Transformer,
+    samples: Sequence[Sample],
+    steps: Iterable[Tensor],
+    speed: Speed,
+    logprobs: Sequence[Sequence[float]] | None = None,
 ) -> Iterator[None]:
     """Give each sample its token of every step of the network, (B, 1), until all have finished. Yields after each step.
 
-    The time of the steps is added to ``speed``, without that of the caller between them.
+    After a step, ``logprobs`` ends with those of its tokens, if they are recorded. The time of the steps is added to
+    ``speed``, without that of the caller between them.
     """
     started, compiled = time.perf_counter(), compile_seconds(network)
     for step, tokens in enumerate(steps):
@@ -248,7 +260,9 @@ def push_tokens(
         else:
             speed.new_seconds += seconds
             speed.new_tokens += sum(sample.finish is None for sample in samples)
-        for sample, (token,) in zip(samples, tokens.tolist()):
+        for row, (sample, (token,)) in enumerate(zip(samples, tokens.tolist())):
+            if logprobs and sample.finish is None:
+                sample.logprobs.append(logprobs[-1][row])
             sample.push(token)
         yield
         if all(sample.finish for sample in samples):
@@ -264,6 +278,7 @@ def continue_samples(
     *,
     batch_size: int = 16,
     endless: bool = False,
+    with_logprobs: bool = False,
 ) -> Iterator[Sample]:
     """Continue the samples, ``batch_size`` at a time, with a network from ``for_decoding``.
 
@@ -276,9 +291,14 @@ def continue_samples(
         prompts = [sample.prompt.tokens for sample in batch]
         longest = max(sample.max_new_tokens for sample in batch)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
+        found: list[list[float]] | None = [] if with_logprobs else None
         # No name for the steps: it would keep this batch's cache alive beside the next one's.
         for _ in push_tokens(
-            network, batch, decode_prompts(network, prompts, longest, sampling, done, endless=endless), speed
+            network,
+            batch,
+            decode_prompts(network, prompts, longest, sampling, done, endless=endless, logprobs=found),
+            speed,
+            found,
         ):
             while waiting:
                 yield waiting[0]

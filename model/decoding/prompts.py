@@ -12,51 +12,56 @@ from .batches import Prompt
 from .chat import Chat, user_message
 from .options import OpenedModel
 
+Row = tuple[str, dict[str, Any]]  # a prompt, and the other fields of its row
 
-def encode_prompts(texts: Sequence[str], model: OpenedModel, chat: Chat | None) -> list[Prompt]:
+
+def encode_prompts(rows: Sequence[Row], model: OpenedModel, chat: Chat | None) -> list[Prompt]:
     """The prompts as tokens, with ``chat`` as questions in its template.
 
     Otherwise ``start_text`` replaces an empty prompt, which would be BOS alone: a model trained on few documents has
     rarely seen BOS.
     """
     if chat:
-        encoded = [chat.encode([user_message(text)]) for text in texts]
+        encoded = [chat.encode([user_message(text)]) for text, _ in rows]
     else:
         start = start_text(model.checkpoint.path)
-        encoded = [model.tokenizer.encode(text or start) for text in texts]
-    return [Prompt(text, tokens) for text, tokens in zip(texts, encoded)]
+        encoded = [model.tokenizer.encode(text or start) for text, _ in rows]
+    return [Prompt(text, tokens, fields) for (text, fields), tokens in zip(rows, encoded)]
 
 
-def read_texts(prompts: Sequence[str], file: Path | None) -> list[str]:
+def read_prompts(prompts: Sequence[str], file: Path | None) -> list[Row]:
     """The texts in ``prompts``, where ``-`` is stdin, then those in ``file``: its lines that are not blank.
 
     Of JSON they are the field ``prompt`` of each row. Without prompts and file, the only text is the
     empty one. Raises ValueError if a text is not valid UTF-8.
     """
-    texts = []
+    found: list[Row] = []
     for text in prompts:
-        texts.append(decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if text == "-" else text)
+        text = decode_utf8(sys.stdin.buffer.read(), "stdin").removesuffix("\n") if text == "-" else text
+        found.append((text, {}))
     if file is not None:
-        texts += _texts_in(file)
-    return texts or [""]
+        found += _prompts_in(file)
+    return found or [("", {})]
 
 
-def _texts_in(file: Path) -> list[str]:
+def _prompts_in(file: Path) -> list[Row]:
     source = File(str(file), file)
     if source.is_text:
         content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
-        texts = [line for line in content.split("\n") if line.strip()]  # splitlines would also split at U+2028
+        found: list[Row] = [
+            (line, {}) for line in content.split("\n") if line.strip()
+        ]  # splitlines would also split at U+2028
     elif ROWS[source.format] is json_rows:
-        texts = [_prompt_of(row, where) for where, row in rows(source, "prompt")]
+        found = [_prompt_of(row, where) for where, row in rows(source, "prompt")]
     else:
         raise ValueError(f"{file} is no list of prompts: give text, one prompt per line, or .jsonl")
-    if not texts:
+    if not found:
         raise ValueError(f"{file} contains no prompt: write one per line")
-    return texts
+    return found
 
 
-def _prompt_of(row: Any, where: str) -> str:
+def _prompt_of(row: Any, where: str) -> Row:
     prompt = row.get("prompt") if isinstance(row, dict) else None
     if not isinstance(prompt, str):
         raise ValueError(f'{where} has no prompt: write {{"prompt": "text"}}, as --jsonl does')
-    return prompt
+    return prompt, row

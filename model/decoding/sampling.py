@@ -138,9 +138,20 @@ class Sampler:
     it is copied to the CPU.
     """
 
-    def __init__(self, sampling: Sampling, prompts: Sequence[Sequence[int]], first_row: int = 0) -> None:
-        """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream."""
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompts: Sequence[Sequence[int]],
+        first_row: int = 0,
+        logprobs: list[list[float]] | None = None,
+    ) -> None:
+        """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream.
+
+        The log-probability of each drawn token is appended to ``logprobs``, a list of the rows' values for each draw.
+        It is the network's: that of temperature 1, without filters and penalty.
+        """
         self.sampling = sampling
+        self.logprobs = logprobs
         self.rows = range(first_row, first_row + len(prompts))
         self.prompts = [list(prompt) for prompt in prompts]
         self.streams: Iterator[Tensor] | None = None
@@ -159,12 +170,18 @@ class Sampler:
         largest, tokens = self.choose(logits)  # (B, 1) each
         if self.seen is not None:
             self.seen.scatter_(1, tokens, True)
+        columns = [largest, tokens]
+        if self.logprobs is not None:
+            columns.append(logits.log_softmax(-1).gather(-1, tokens))
         if tokens.device.type != "cpu":  # in one copy, because each waits for the device; exact to 2^24
-            largest, tokens = torch.cat((largest, tokens.float()), 1).cpu().split(1, 1)
+            columns = list(torch.cat([column.float() for column in columns], 1).cpu().split(1, 1))
+        largest, tokens = columns[:2]
         if not all(math.isfinite(each) for (each,) in largest.tolist()):
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
+        if self.logprobs is not None:
+            self.logprobs.append(columns[2].flatten().tolist())
         return tokens.long()
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:

@@ -69,7 +69,9 @@ U2581 = "\u2581"  # SentencePiece writes a space inside a piece as this characte
 
 
 def check_encodable(text: str, where: str = "the text") -> str:
-    """Return the text. Raises ValueError for half of a surrogate pair, which UTF-8 cannot encode."""
+    """Return the text. Raises ValueError if it is not a str, or has half of a surrogate pair, which UTF-8 lacks."""
+    if not isinstance(text, str):
+        raise ValueError(f"{where} is {text!r:.60}: give a str")
     try:
         text.encode()
     except UnicodeEncodeError as error:

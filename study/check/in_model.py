@@ -56,7 +56,10 @@ def in_model(solution: Solution, path: Path, prompt: str) -> Table:
     texts, source = open_windows(path, tokenizer, min(LENGTH, model.args.max_seq_len) + 1, WINDOWS)
     count = min(NEW_TOKENS, model.args.max_seq_len - len(start_ids))
     used = [name for name in solution.calls if name not in ("to_neighbours", "to_halves")]
-    notes = [f"yours: {', '.join(used)}. The other functions are the model's.", f"loss: nats per token of {source}."]
+    notes = [
+        f"yours: {', '.join(used)}. The other functions are the model's.",
+        f"loss: nats per token, on {texts[:, 1:].numel():,} tokens of {source}.",
+    ]
     table = Table("In a model", ("", "loss", "tokens/s", "text"), [], notes)
 
     def cache_for(network: Transformer) -> KVCache:

@@ -27,7 +27,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_prompts(network, prompts, max_new_tokens, sampling, first, endless):
+        def decode_prompts(network, prompts, max_new_tokens, sampling, first, endless, logprobs):
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
             rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
@@ -183,3 +183,18 @@ def test_a_default_device_changes_no_text(small_model, options):
         assert text() == expected
     finally:
         torch.set_default_device(None)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.5])
+def test_generate_records_the_log_probabilities_of_the_network(small_model, temperature):
+    """Whatever the temperature and the filters are, and for prompts of unequal length."""
+    model, prompts, logprobs = small_model().eval(), [[1, 2, 3], [4, 5]], []
+    steps = generate(
+        model, prompts, 4, temperature=temperature, top_k=5, repetition_penalty=1.3, seed=1, logprobs=logprobs
+    )
+    rows = list(zip(*steps))
+    assert len(logprobs) == 4
+    for number, (prompt_tokens, tokens) in enumerate(zip(prompts, rows)):
+        logits = model(torch.tensor([[*prompt_tokens, *tokens]]))[0, len(prompt_tokens) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(tokens)[:, None]).flatten().tolist()
+        assert [step[number] for step in logprobs] == pytest.approx(expected, abs=1e-4)

@@ -141,3 +141,15 @@ def test_compiles_in_one_graph_without_complex_products(small_model, compiler):
     assert len(products) >= 2
     assert all(products)  # each graph has some
     assert not any(map(any, products))  # and none is complex
+
+
+def test_wrong_tokens_are_named_in_one_line():
+    network = Transformer(ModelArgs(dim=16, n_layers=1, n_heads=2, vocab_size=9, max_seq_len=8))
+    for tokens, message in (
+        ([1, 2], r"tokens are a list: give a tensor \(B, T\)"),
+        (torch.tensor([1, 2]), r"tokens are \(2,\): give a tensor \(B, T\)"),
+        (torch.tensor([[1, 9]]), "tokens are 1 to 9, but the vocabulary is 0 to 8"),
+        (torch.tensor([[-1, 2]]), "tokens are -1 to 2, but the vocabulary is 0 to 8"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            network(tokens)

@@ -121,11 +121,13 @@ def test_each_document_and_the_total_are_shown(run):
     content = "".join(json.dumps({"text": TEXT[:n]}) + "\n" for n in (50, 90))
     Path("a/b.jsonl").write_text(content, encoding="utf-8")
     arguments = ("--data", "a")
-    *lines, total = map(json.loads, run(*arguments, "--json").out.splitlines())
+    *lines, total = map(json.loads, run(*arguments, "--json", "--documents").out.splitlines())
+    assert [json.loads(line) for line in run(*arguments, "--json").out.splitlines()] == [total]
+    assert [{*line} for line in lines] == [{*total}] * 3
     names = [str(Path("a", name)) for name in ("a.txt", "b.jsonl", "b.jsonl")]
-    assert [(line["file"], line["document"]) for line in lines] == [*zip(names, (1, 2, 3))]
+    assert [(line["text"], line["document"]) for line in lines] == [*zip(names, (1, 2, 3))]
     assert [line["bytes"] for line in lines] == [60, 50, 90]
-    assert (total["text"], total["bytes"]) == ("3 documents", 200)
+    assert (total["text"], total["document"], total["bytes"]) == ("3 documents", None, 200)
     assert total["tokens"] == sum(line["tokens"] for line in lines)
     mean = sum(line["nats_per_token"] * line["tokens"] for line in lines) / total["tokens"]
     assert total["nats_per_token"] == pytest.approx(mean)
@@ -149,7 +151,7 @@ def test_a_document_without_a_token_has_no_means_and_the_others_are_scored(tmp_p
     save_model(Transformer(ModelArgs(**args)), run_dir)
     rows = [{"text": text} for text in ("The rope.", *empty)]
     Path("texts.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    code, out, _ = run(*arguments, "--json")
+    code, out, _ = run(*arguments, "--json", "--documents")
     assert code == 0
     first, *others, total = map(json.loads, out.splitlines())
     for other, text in zip(others, empty, strict=True):
@@ -200,7 +202,7 @@ def test_a_published_model_gives_the_loss_of_transformers_for_each_document_in_a
     losses = [each["nats"] / (len(each["ids"]) - 1) for each in expected["documents"]]
     Path("all.jsonl").write_text("\n".join([*rows, *['{"text": "A rope."}'] * 500]), encoding="utf-8")
     Path("one.jsonl").write_text(rows[3], encoding="utf-8")
-    *found, _ = start(evaluate, TINY_STORIES, "--json", "--data", "all.jsonl").out.splitlines()
+    *found, _ = start(evaluate, TINY_STORIES, "--json", "--documents", "--data", "all.jsonl").out.splitlines()
     assert [json.loads(line)["nats_per_token"] for line in found[:32]] == pytest.approx(losses, abs=1e-4)
     alone = json.loads(start(evaluate, TINY_STORIES, "--json", "--data", "one.jsonl").out)
     assert alone["nats_per_token"] == pytest.approx(losses[3], abs=1e-4)

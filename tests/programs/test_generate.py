@@ -15,13 +15,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from letters import LETTERS
 from script_helpers import ROOT
 
 import generate as script
 from model import KVCache, generate
+from model.decoding.batches import Prompt, Sample
 from model.decoding.options import DecodingOptions, ModelOptions, open_model
-from model.decoding.prompts import read_texts
+from model.decoding.prompts import read_prompts
 from model.weights import load_model, load_tokenizer
+
+ROUNDED_LOGPROB = 1e-4  # two orders of the same sums
 
 CONTEXT = 96
 
@@ -90,12 +94,30 @@ def test_jsonl_has_one_object_per_sample_and_samples_differ(samples, fox_dir):
     assert [sample["prompt"] for sample in found] == ["The"] * 3 + ["I am a fox"] * 3
     assert len({sample["text"] for sample in found}) == 6
     tokenizer = load_tokenizer(fox_dir)
+    network = load_model(fox_dir)
     for sample in found:
         assert len(sample["tokens"]) <= 12
+        prompt = tokenizer.encode(sample["prompt"])
+        logits = network(torch.tensor([prompt + sample["tokens"]]))[0, len(prompt) - 1 : -1]
+        expected = logits.log_softmax(-1).gather(1, torch.tensor(sample["tokens"])[:, None])
+        assert sample["logprobs"] == pytest.approx(expected.flatten().tolist(), abs=ROUNDED_LOGPROB)
         if sample["finish_reason"] == "length":
             text = tokenizer.decode(tokenizer.encode(sample["prompt"]) + sample["tokens"])
             assert text == sample["prompt"] + sample["text"]
-    assert samples(*arguments, "--batch_size", 2) == found, "samples do not depend on the batch size"
+    again = samples(*arguments, "--batch_size", 2)
+    for sample, other in zip(found, again, strict=True):
+        assert sample.pop("logprobs") == pytest.approx(other.pop("logprobs"), abs=ROUNDED_LOGPROB)
+    assert again == found, "samples do not depend on the batch size"
+
+
+def test_jsonl_keeps_the_other_fields_of_a_row(samples, tmp_path):
+    rows = [{"id": 7, "prompt": "The", "text": "old", "labels": ["a"]}, {"prompt": "A", "id": None}]
+    (tmp_path / "rows.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
+    first, second = samples("--prompt_file", tmp_path / "rows.jsonl", "--max_new_tokens", 3, "--temperature", 0)
+    assert (first["id"], first["labels"], first["prompt"]) == (7, ["a"], "The")
+    assert first["text"] != "old"
+    assert second["id"] is None
+    assert len(second["logprobs"]) == len(second["tokens"])
 
 
 @pytest.mark.slow
@@ -229,7 +251,7 @@ def test_a_bar_is_drawn_only_on_a_terminal_that_shows_no_texts(monkeypatch, term
         stream = io.StringIO()
         stream.isatty = lambda name=name: name in terminals
         monkeypatch.setattr(script.sys, name, stream)
-    sample = SimpleNamespace(prompt=SimpleNamespace(text="A"), text=" fox", tokens=[7], finish="end")
+    sample = Sample(Prompt("A", [1]), LETTERS, 9, text=" fox", tokens=[7], finish="end")
     options = SimpleNamespace(batch_size=2, jsonl=jsonl)
     assert script.print_samples(iter([sample] * 5), 5, options, None) == 0
     assert ("5/5" in script.sys.stderr.getvalue()) == (terminals == ("stderr",))
@@ -240,6 +262,10 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     file = tmp_path / "prompts.txt"
     file.write_bytes("one\fpage\r\n\n  two\u2028lines \n".encode())  # only line feeds separate prompts
     monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO("piped äö\n".encode()), encoding="utf-8"))
+
+    def read_texts(prompts, file):
+        return [text for text, _ in read_prompts(prompts, file)]
+
     assert read_texts([], None) == [""]
     assert read_texts(["a"], None) == ["a"], "stdin is read for a dash only"
     assert read_texts(["a", "-"], file) == ["a", "piped äö", "one\fpage", "  two\u2028lines "]
@@ -253,7 +279,7 @@ def test_prompts_come_from_flags_a_file_and_stdin(tmp_path, monkeypatch):
     ):
         file.write_bytes(content)
         with pytest.raises(ValueError, match=message):
-            read_texts([], file)
+            read_prompts([], file)
 
 
 @pytest.mark.parametrize("kind", ["float32", "bfloat16", "int8"])

@@ -127,3 +127,8 @@ def test_bos_may_be_named_beside_a_tokenizer_json_that_does_not_put_it_before_te
     settings = {"bos_token": "<begin>", "add_bos_token": True}  # as DeepSeek's
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings), encoding="utf-8")
     assert HFTokenizer(tmp_path / "tokenizer.json").encode("it") == original.encode("it")
+
+
+def test_what_is_not_a_str_is_named(bpe):
+    with pytest.raises(ValueError, match=r"^the text is 3: give a str$"):
+        bpe.encode(3)
