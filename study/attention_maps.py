@@ -66,10 +66,11 @@ def by_head(rotated: Tensor, plain: Tensor, name: str) -> Table:
     """A row for each head, from mean weights (L, H, T, S) with and without rotation."""
     columns = ("far", "self", "before", "first")
     table = Table(
-        f"Each head on {name}: mean distance of its attention weight (tokens), and its weight on self, before, first",
+        f"Each head on {name}",
         ("layer", "head", *columns, *(f"{column}, off" for column in columns)),
         notes=[
-            "self, before, first: the token itself, the one before it, the first one of the window.",
+            "far: mean distance of its attention weight, in tokens.",
+            "self, before, first: its weight on the token itself, the one before it, the first one of the window.",
             "off: the same weights of the network with the rotation switched off.",
         ],
     )
