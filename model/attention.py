@@ -60,7 +60,7 @@ class Attention(nn.Module):
         if cache is not None:  # the cache of this layer
             xk, xv = cache.update(start_pos, xk, xv)  # (B, K, S, D)
 
-        out = self.attend(xq, xk, xv, mask)  # (B, H, T, D); kernels.py has faster ways to the same result
+        out = self.attend(xq, xk, xv, mask)  # (B, H, T, D); fast/ has faster ways to the same result
         return self.wo(out.transpose(1, 2).flatten(2))  # (B, T, dim)
 
     def attend(self, xq: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None) -> Tensor:

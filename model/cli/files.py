@@ -35,9 +35,9 @@ NO_TEXT = re.compile(rb"[\0-\x07\x0e-\x1a\x1c-\x1f\x7f]")  # control characters 
 
 
 def kind_of_file(file: Path | bytes) -> str | None:
-    """What the file, or one with these first bytes, is and what to do with it; None if this is not known.
+    """The kind of a file by its first bytes, and what to do with it; None if it is unknown, or text.
 
-    To be asked for text too, because a Git LFS pointer is text.
+    A Git LFS pointer is text, but has a kind.
     """
     start = file
     if isinstance(start, Path):

@@ -20,7 +20,7 @@ from ..weights.checkpoint import newest_run
 from .network import for_decoding
 from .sampling import Sampling
 
-# Settings of generation_config.json that choose other tokens than Sampling can
+# Settings of generation_config.json that Sampling does not have
 NOT_FOLLOWED = (
     "num_beams", "penalty_alpha", "dola_layers", "guidance_scale", "typical_p", "top_h", "epsilon_cutoff", "eta_cutoff",
     "presence_penalty", "frequency_penalty", "no_repeat_ngram_size", "bad_words_ids", "sequence_bias",

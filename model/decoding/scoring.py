@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from ..cache import KVCache
 from ..text.dataset import UNCOUNTED, Batch, Dataset
 from ..text.sources import Documents
-from ..text.tokenize import Encoded, encode_documents, surrounding_tokens
+from ..text.tokenize import EncodedPart, encode_documents, surrounding_tokens
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 
@@ -88,14 +88,14 @@ def validation_text(dataset: Dataset, context: int, max_tokens: int | None) -> S
     return Score(f"validation text{dataset.part(tokens)}", size), batches
 
 
-def numbered_by_document(encoded: Iterable[Encoded]) -> Iterator[tuple[int, Encoded]]:
+def numbered_by_document(encoded: Iterable[EncodedPart]) -> Iterator[tuple[int, EncodedPart]]:
     number = 0
     for part in encoded:
         number += part.starts_document
         yield number, part
 
 
-def tokens_of(document: Iterable[tuple[int, Encoded]], score: Score) -> Iterator[int]:
+def tokens_of(document: Iterable[tuple[int, EncodedPart]], score: Score) -> Iterator[int]:
     """The tokens of a document, whose bytes are added to the score when they are read."""
     for _, part in document:
         score.bytes += part.size

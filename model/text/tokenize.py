@@ -31,7 +31,7 @@ LONG = 0.02
 MIN_DOCUMENTS, BEGINNING = 100, 1_000_000  # tokens
 
 
-class Encoded(NamedTuple):
+class EncodedPart(NamedTuple):
     """The tokens of a document, or of a part of a long one; of a conversation, those of one of its rows."""
 
     ids: Sequence[int]
@@ -40,8 +40,8 @@ class Encoded(NamedTuple):
     targets: Sequence[int] = ()  # of a conversation: its ids, or UNCOUNTED
 
 
-# What was written of each ``Encoded``: how many tokens, its size, and the numbers of its document and source, from 0
-WRITTEN = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
+# Of each ``EncodedPart`` that was written: its tokens, its size, and the numbers of its document and source, from 0
+PART_DTYPE = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
 
 
 def tokenize(
@@ -87,7 +87,7 @@ def surrounding_tokens(tokenizer: Tokenizer) -> tuple[list[int], list[int]]:
 
 def encode_documents(
     parts: Iterable[Part], tokenizer: Tokenizer, start: Sequence[int], end: Sequence[int]
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedPart]:
     """The tokens of each document, in parts if it is long, with ``start`` before and ``end`` after it."""
     batch: list[tuple[Part, bool]] = []  # with whether the document ends there
     characters = 0
@@ -102,18 +102,18 @@ def encode_documents(
 
 def _encode_batch(
     batch: Sequence[tuple[Part, bool]], tokenizer: Tokenizer, start: Sequence[int], end: Sequence[int]
-) -> Iterator[Encoded]:
+) -> Iterator[EncodedPart]:
     encoded = tokenizer.encode_batch([part.text for part, _ in batch])
     for ((text, starts), ends), ids in zip(batch, encoded):
         if starts:
             ids = [*start, *ids]
-        yield Encoded([*ids, *(end if ends else [])], len(text.encode()), starts)
+        yield EncodedPart([*ids, *(end if ends else [])], len(text.encode()), starts)
 
 
 def write_dataset(
     directory: Path,
     sources: Sequence[Documents],
-    encode: Callable[[Documents], Iterable[Encoded]],
+    encode: Callable[[Documents], Iterable[EncodedPart]],
     tokenizer: Tokenizer,
     val_fraction: float,
     separators: Sequence[int] = (),
@@ -164,7 +164,7 @@ def write_dataset(
 
 def write_parts(
     sources: Sequence[Documents],
-    encode: Callable[[Documents], Iterable[Encoded]],
+    encode: Callable[[Documents], Iterable[EncodedPart]],
     dtype: np.dtype,
     id_file: IO[bytes],
     target_file: IO[bytes],
@@ -186,7 +186,7 @@ def write_parts(
                 raise ValueError(f"{source.name} holds no text: give a source with text")
     id_file.flush()
     target_file.flush()
-    return np.frombuffer(rows, WRITTEN)
+    return np.frombuffer(rows, PART_DTYPE)
 
 
 class Division(NamedTuple):

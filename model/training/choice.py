@@ -42,7 +42,8 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (1024, 10, 16, 8),
 )
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
-# with the square root of the parameters (benchmarks/README.md). The more pieces, the more tokens until each is learnt.
+# with the square root of the parameters (benchmarks/README.md). A larger vocabulary needs more tokens,
+# because each piece is rarer.
 TOKENS_PER_ROOT, PIECES = 2800, 8192
 # Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
 # their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
@@ -102,7 +103,7 @@ def choose_model(run: Run, dataset: Dataset, machine: Machine) -> tuple[Run, flo
     models = [run.model]
     if not run.has_size:
         models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    planned, speed = largest(with_compile(run, False), models, dataset, machine)
+    planned, speed = largest_that_sees_enough(with_compile(run, False), models, dataset, machine)
     is_long = run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
     if run.train.compile or (run.train.compile is None and is_long and can_compile(run, dataset, machine)):
         print_note("compiling the steps to time them: up to a minute (--no-compile leaves it out)")
@@ -114,7 +115,9 @@ def choose_model(run: Run, dataset: Dataset, machine: Machine) -> tuple[Run, flo
     return planned, speed
 
 
-def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, machine: Machine) -> tuple[Run, float]:
+def largest_that_sees_enough(
+    run: Run, models: Sequence[ModelArgs], dataset: Dataset, machine: Machine
+) -> tuple[Run, float]:
     """Time the models, from the first and smallest one on, until one is too large or too slow.
 
     Returns the run planned for the largest that is neither, or else for the smallest, and its tokens per second.

@@ -202,7 +202,7 @@ class Run:
     data: DataArgs
     model: ModelArgs
     train: TrainArgs
-    decided: frozenset[str]  # the names of the settings that are not to be chosen: set by hand, or chosen already
+    decided: frozenset[str]  # the names of the user's settings and of the chosen ones; the others are open
     # A new run without --out_dir appends a number to the name if it is taken, when the directory is made.
     directory: Path
     resume: bool = False

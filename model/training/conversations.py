@@ -12,7 +12,7 @@ from ..decoding.examples import read_examples
 from ..text.dataset import META
 from ..text.rows import is_learnt
 from ..text.sources import Documents
-from ..text.tokenize import Encoded, write_dataset
+from ..text.tokenize import EncodedPart, write_dataset
 
 
 def conversation_texts(documents: Documents) -> Iterator[str]:
@@ -44,7 +44,7 @@ def tokenize_conversations(
     is no conversation, and if nothing is left to train or to validate on.
     """
 
-    def encode(source: Documents) -> Iterator[Encoded]:
+    def encode(source: Documents) -> Iterator[EncodedPart]:
         answers = left_out = 0
         for _, messages, found in read_examples(source, chat, context + 1):
             due = sum(map(is_learnt, messages))
@@ -52,7 +52,7 @@ def tokenize_conversations(
             left_out += due - sum(example.answer_count for example in found)
             for number, example in enumerate(found):
                 size = len(example.text(chat.tokenizer).encode())
-                yield Encoded(example.tokens, size, starts_document=number == 0, targets=example.targets)
+                yield EncodedPart(example.tokens, size, starts_document=number == 0, targets=example.targets)
         if left_out == answers:
             raise ValueError(f"no conversation fits into a context of {context} tokens: give a larger max_seq_len")
         if left_out:

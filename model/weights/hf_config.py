@@ -41,9 +41,8 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {**QWEN_DEFAULTS, "head_dim": 128, "qk_norm": True},
 }
 
-# What becomes of each setting: it is known, or refused except for the values listed here, because it changes the
-# network, or named in a warning. Names that begin with an underscore are transformers' own notes. null is the same as a
-# missing setting.
+# What becomes of each setting: it is known, or refused, except for the values listed in REFUSED, or else named in a
+# warning. Names that begin with an underscore are transformers' own notes. null is the same as a missing setting.
 READ = """
 model_type max_position_embeddings original_max_position_embeddings rope_theta rope_scaling rope_parameters
 sliding_window use_sliding_window max_window_layers layer_types bos_token_id eos_token_id

@@ -95,7 +95,7 @@ export class KVCache {
   }
 }
 
-// ---- layers.py
+// ---- attention.py and transformer.py
 
 // `tensors` maps the state dict's names to { data, rows, columns }; a vector is one row. `name` is that of the layer.
 class Linear {
