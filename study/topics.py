@@ -50,8 +50,8 @@ def make_parser(topic: Topic) -> Parser:
     parser = Parser(prog="study", usage=f"python -m study {topic.name} [flags]")
     for name in names & set(POSITIONAL):
         parser.add_argument(name, metavar=name.upper(), nargs="?", default=argparse.SUPPRESS, help=f"same as --{name}")
-    if topic.name not in WITHOUT_PICTURE:
-        parser.add_argument("--plot", metavar="PATH", type=Path, help="draw into this file (needs matplotlib)")
+    help_of_plot = argparse.SUPPRESS if topic.name in WITHOUT_PICTURE else "draw into this file (needs matplotlib)"
+    parser.add_argument("--plot", metavar="PATH", type=Path, help=help_of_plot)
     if "zh" not in names:
         parser.add_argument("--zh", action="store_true", help="print and draw in Chinese, where there is a translation")
     add_flags(parser, options)
@@ -64,7 +64,9 @@ def run_command(name: str, arguments: Sequence[str]) -> int:
         raise ValueError(f"unknown topic {name!r}{suggest_name(name, TOPICS)}")
     topic = TOPICS[name]
     flags = make_parser(topic).parse_args(arguments)
-    plot = getattr(flags, "plot", None)
+    plot = flags.plot
+    if plot is not None and name in WITHOUT_PICTURE:
+        raise ValueError(f"{name} has no picture: leave --plot out")
     if plot is not None:
         check_plot(plot, flags.zh)
     report = run(name, **read_flags(flags, options_class(topic)))

@@ -106,7 +106,8 @@ def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_se
         )
     if doc_separator is None and any(file.has_tags for file in files):
         doc_separator = TAG
-    return Documents(", ".join(map(str, specs)), files, text_key, doc_separator or "")
+    name = ", ".join("standard input" if spec == STDIN else str(spec) for spec in specs)
+    return Documents(name, files, text_key, doc_separator or "")
 
 
 def _find(spec: str, text_key: str) -> list[File]:

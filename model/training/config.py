@@ -14,7 +14,7 @@ from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs, Range, check_settings
-from ..text.sources import TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
+from ..text.sources import STDIN, TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
 from ..weights import find_network, open_checkpoint
@@ -266,7 +266,8 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
     if "init_from" in settings:
         settings |= fine_tuning_settings(settings["init_from"], flags, settings.get("network"))
     data, model, train = instances(settings, *SETTINGS_CLASSES)
-    name = config.stem if config else Path(data.data[0]).name.split(".")[0]
+    first = "stdin" if data.data[0] == STDIN else data.data[0]
+    name = config.stem if config else Path(first).name.split(".")[0]
     name = re.sub(r"[^\w.-]+", "-", name).strip("-")
     return Run(data, model, train, decided, train.out_dir or RUNS / (name or "text"))
 

@@ -47,7 +47,7 @@ def study(monkeypatch, capsys, tmp_path) -> Callable[..., Done]:
         (["clocks", "--tetha", "3"], "did you mean '--theta'"),
         (["clocks", "--head_dim", "7"], "dim is 7: make it even, because RoPE rotates pairs"),
         (["lookback", f"--distance={10**400}"], "distance is 1000000000"),
-        (["page", "--plot", "x.png"], "unknown argument '--plot'"),
+        (["page", "--plot", "x.png"], "page has no picture: leave --plot out"),
         (["rotate", "--plot", "/nowhere/x.png"], "--plot is /nowhere/x.png: give a file in a directory that exists"),
         (["rotate", "--plot", "x.nonsense"], "its ending must be one of"),
         (["compare", "--schemes", "ropee"], "unknown scheme 'ropee': did you mean 'rope'"),

@@ -106,7 +106,7 @@ def test_a_text_without_a_config_takes_minutes_or_steps():
         ("mine.toml", ("a/b.txt",), "mine"),
         (None, ("books/dickens.txt.gz", "more.txt"), "dickens"),
         (None, ("https://example.org/a%20b/tale.txt?x=1#sha256=00",), "tale"),
-        (None, ("-",), "text"),
+        (None, ("-",), "stdin"),
         (None, ("..",), "text"),
         (None, ("a b&c.txt",), "a-b-c"),
         (None, None, "python-docs"),
