@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Generation and training on one card, beside transformers: the tables of docs/numbers.md in at most six minutes.
+"""Generation and training on one card, beside transformers: the tables of README.md in at most six minutes.
 
     python benchmarks/gpu.py
     python benchmarks/gpu.py --device cpu --small          a minute, to try the program out

@@ -37,8 +37,7 @@ def notebook(
         raise ValueError("a notebook needs the extra notebook: pip install nbformat") from None
     if file is None:
         raise ValueError("no file is given: write python -m study notebook rope.ipynb")
-    origin = subprocess.run(["git", "-C", DOCS, "remote", "get-url", "origin"], capture_output=True, text=True)
-    cells = [v4.new_code_cell(START.format(address=origin.stdout.strip() or "ADDRESS"))]
+    cells = [v4.new_code_cell(START.format(address=origin() or "ADDRESS"))]
     files = [DOCS / f"{page}{'.zh' if zh else ''}.md" for page in ("rope", "rope-models")]
     text = "\n".join(file.read_text(encoding="utf-8") for file in files)
     prose, *blocks = BLOCK.split(text)
@@ -52,6 +51,12 @@ def notebook(
         cells += [*map(v4.new_code_cell, sources), markdown_cell(v4, following)]
     write_text(file, json.dumps(v4.new_notebook(cells=cells), ensure_ascii=False, indent=1))
     return Report([f"{file}: open it with jupyter lab, from the directory of this project, or in Colab"])
+
+
+def origin() -> str:
+    """The address from which this project was cloned, "" if it is not known."""
+    command = ["git", "-C", str(DOCS), "remote", "get-url", "origin"]
+    return subprocess.run(command, capture_output=True, text=True).stdout.strip()
 
 
 def python_cells(session: str) -> Iterator[str]:

@@ -20,6 +20,7 @@ from typing import Annotated, Any
 from model.cli.files import write_text
 
 from ..layouts import example
+from ..notebook import origin
 from ..page import (
     ICON,
     Packed,
@@ -85,7 +86,7 @@ def article(
     model: ModelPath = None,
     out: Annotated[Path, "the directory to write into"] = Path("site"),
     prompt: Annotated[str, "the first prompt of page.html"] = "Return the number of",
-    repository: Annotated[str, "address of the code, for a link to it"] = "",
+    repository: Annotated[str, "address of the code (default: where it was cloned from)"] = "",
     address: Annotated[str, "address that the site will have, for the preview image of its links"] = "",
 ) -> Report:
     """The walk as web pages, with live figures that run a trained model.
@@ -96,6 +97,8 @@ def article(
     tokenizer = packed.checkpoint.tokenizer()
     texts, _ = open_windows(model, tokenizer, packed.args.max_seq_len + 1, 1)
     facts = packed.facts | {"tokens": texts[0].tolist(), "layouts": example()}
+    if not repository and origin().startswith("https://"):
+        repository = origin().removesuffix(".git")
     out.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(DOCS / "images" / PREVIEW, out / PREVIEW)
     table = Table(f"{out}: open index.html in a browser; it needs no server and no internet", ("page", "bytes"))

@@ -280,7 +280,7 @@ def test_the_speed_on_conversations_is_that_of_their_batches_without_the_padding
 
 
 class Card:
-    """A card whose step costs the launches of its kernels, as on an H200 (docs/numbers.md), or its arithmetic."""
+    """A card whose step costs the launches of its kernels, as on an H200 (benchmarks/README.md), or its arithmetic."""
 
     def __init__(self, patch: pytest.MonkeyPatch, gain: float = 1.0) -> None:
         """Compiling makes both faster by ``gain``."""
