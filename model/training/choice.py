@@ -96,37 +96,45 @@ def choose(run: Run, dataset: Dataset, ranks: Ranks, *, with_speed: bool = False
 def choose_model(run: Run, dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
     """Choose the size, and whether to compile; returns the run with its tokens per second.
 
-    Compiling takes up to a minute for each model, so only the one that is chosen without and the next larger one are
-    compiled, to see whether it is fast enough then.
+    Compiling takes up to a minute, so only the model that is chosen is compiled, in its final batch. It stays compiled
+    if that is faster, or if it was asked for.
     """
     models = [run.model]
     if not run.has_size:
         models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
-    place, planned, speed = largest(with_compile(run, False), models, dataset, ranks)
-    compiles = run.train.compile
-    if compiles is None:
-        compiles = can_compile(run, dataset, ranks) and run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
-    if compiles:
-        print_note("compiling the steps to time them: a minute or two (--no-compile leaves it out)")
-        _, planned, speed = largest(with_compile(run, True), models[place : place + 2], dataset, ranks)
+    planned, speed = largest(with_compile(run, False), models, dataset, ranks)
+    asked = run.train.compile
+    long = run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
+    if asked or (asked is None and long and can_compile(run, dataset, ranks)):
+        print_note("compiling a step to time it: up to a minute (--no-compile leaves it out)")
+        train = replace(run.train, compile=True, batch_size=planned.train.batch_size)
+        final = replace(run, model=planned.model, train=train, decided=run.decided | {"batch_size", "max_seq_len"})
+        compiled = plan(final, planned.model, speed, dataset, ranks)
+        compiled_speed = measure_speed(compiled, compiled.model, compiled.train, dataset, ranks)
+        if asked or compiled_speed > speed:
+            return plan(final, planned.model, compiled_speed, dataset, ranks), compiled_speed
     return planned, speed
 
 
-def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, ranks: Ranks) -> tuple[int, Run, float]:
+def largest(run: Run, models: Sequence[ModelArgs], dataset: Dataset, ranks: Ranks) -> tuple[Run, float]:
     """Time the models, from the first and smallest one on, until one is too large or too slow.
 
-    Returns the place of the largest that is neither, or else of the smallest, the run planned for it, and its tokens
-    per second.
+    Returns the run planned for the largest that is neither, or else for the smallest, and its tokens per second.
     """
-    chosen: tuple[int, Run, float] | None = None
-    for place, model in enumerate(models):
+    chosen: tuple[Run, float] | None = None
+    for model in models:
         if chosen and (memorises(model, dataset) or not fits(model, replace(run.train, micro_batch_size=1), ranks)):
             break
-        planned, speed = timed_plan(run, model, dataset, ranks)
+        try:
+            planned, speed = timed_plan(run, model, dataset, ranks)
+        except torch.OutOfMemoryError:  # the estimate was too low
+            if chosen is None:
+                raise
+            break
         enough = TOKENS_PER_ROOT * math.sqrt(count_parameters(model).hidden) * (1 + model.vocab_size / PIECES)
         if chosen and training_tokens(run, speed) < min(enough, MAX_PASSES * len(dataset.train)):
             break
-        chosen = place, planned, speed
+        chosen = planned, speed
     assert chosen
     return chosen
 
