@@ -108,9 +108,13 @@ class FastRMSNorm(RMSNorm):
         vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu" or x.dtype != self.weight.dtype:  # there is no kernel for two dtypes
+        if x.device.type == "cpu":
             return super().forward(x)
-        return F.rms_norm(x, self.weight.shape, self.weight, self.eps)
+        weight = self.weight
+        if x.dtype != weight.dtype:  # as under autocast; there is no kernel for two dtypes
+            dtype = torch.promote_types(x.dtype, weight.dtype)
+            x, weight = x.to(dtype), weight.to(dtype)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 Product = Callable[[Tensor, Tensor], Tensor]

@@ -9,8 +9,10 @@ import weakref
 import pytest
 import torch
 import torch.nn.functional as F
+from cards import OnCard
 from conftest import PROCESSORS
 from greedy import in_chunks
+from operators import count_operators
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
@@ -293,3 +295,20 @@ def test_pytorchs_norm_which_gpus_take_is_the_formula(dtype, eps):
     exact = x.double() * torch.rsqrt(x.double().square().mean(-1, keepdim=True) + eps) * norm.weight.double()
     theirs, formula = F.rms_norm(x, (96,), norm.weight, eps), norm(x)
     assert (theirs - exact).abs().max() <= max(1.01 * (formula - exact).abs().max(), 1e-5)
+
+
+@pytest.mark.parametrize("x_dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("weight_dtype", [torch.float32, torch.bfloat16])
+def test_a_norm_of_two_dtypes_is_one_kernel_of_a_gpu_and_a_conversion(x_dtype, weight_dtype):
+    """As the norms of queries and keys under autocast. The formula takes eight kernels."""
+    norm = RMSNorm(96, 1e-5)
+    torch.nn.init.normal_(norm.weight, 1, 0.3)
+    norm.to(weight_dtype)
+    x = torch.randn(4, 7, 96).to(x_dtype)
+    with OnCard():
+        counts = count_operators(kernels.FastRMSNorm(norm), x)
+        found = kernels.FastRMSNorm(norm)(x)
+    counts.pop("promote_types", None)  # starts no kernel
+    assert counts == ({"rms_norm": 1} if x_dtype == weight_dtype else {"rms_norm": 1, "_to_copy": 1})
+    assert found.dtype == norm(x).dtype
+    torch.testing.assert_close(found, norm(x), rtol=1e-2, atol=1e-2)

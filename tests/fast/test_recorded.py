@@ -293,12 +293,26 @@ def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up_with_memor
     monkeypatch.setattr(torch, "cuda", cuda)
     monkeypatch.setattr(torch._C, "_cuda_clearCublasWorkspaces", cuda.clear, raising=False)
     second_card, current, stream = torch.device("cuda", 1), cuda.current_stream.return_value, cuda.Stream.return_value
-    if fails:
-        cuda.step.side_effect = ["warm", torch.OutOfMemoryError("no memory for the recording")]
+    outcomes = iter(["warm", torch.OutOfMemoryError("no memory for the recording") if fails else "recorded"])
+
+    def step():
+        assert recorded.ONE_AT_A_TIME.locked(), "CUDA allows one recording in a process"
+        outcome = next(outcomes)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    cuda.step.side_effect = step
     with pytest.raises(torch.OutOfMemoryError) if fails else nullcontext():
         recorded.record(cuda.step, second_card)
     assert cuda.current_stream.call_args == call(second_card)
     calls = [each for each in cuda.mock_calls if each[0] in ("stream", "Stream", "step", "clear", "graph")]
     assert calls[:4] == [call.stream(current), call.Stream(), call.stream(stream), call.step()]
     assert [name for name, *_ in calls[4:]] == ["clear", "graph", "step", "clear"]
-    assert calls[5].kwargs["stream"] is stream
+    # So that another thread may wait for its own kernels meanwhile
+    assert calls[5].kwargs == {"stream": stream, "capture_error_mode": "thread_local"}
+    warm_up = cuda.mock_calls[: cuda.mock_calls.index(call.graph(cuda.CUDAGraph(), **calls[5].kwargs))]
+    order = [each for each in warm_up if each in (call.step(), call.Stream().wait_stream(current))]
+    assert order == [call.Stream().wait_stream(current), call.step()], "the inputs are written by the current stream"
+    assert call.current_stream().wait_stream(stream) in warm_up, "what the warm-up has written is read by it"
+    assert not recorded.ONE_AT_A_TIME.locked()
