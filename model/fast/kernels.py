@@ -110,8 +110,11 @@ class FastRMSNorm(RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu":
             return super().forward(x)
-        dtype = torch.promote_types(x.dtype, self.weight.dtype)  # two under autocast, for which there is no kernel
-        return F.rms_norm(x.to(dtype), self.weight.shape, self.weight.to(dtype), self.eps)
+        weight: Tensor = self.weight
+        if x.dtype != weight.dtype:  # as under autocast; there is no kernel for two dtypes
+            dtype = torch.promote_types(x.dtype, weight.dtype)
+            x, weight = x.to(dtype), weight.to(dtype)
+        return F.rms_norm(x, weight.shape, weight, self.eps)
 
 
 Product = Callable[[Tensor, Tensor], Tensor]
