@@ -92,16 +92,14 @@ class Transformer(nn.Module):
         """tokens (B, T) -> (B, T, dim). RoPE adds no positions here; a subclass with another encoding may."""
         try:
             return self.tok_embeddings(tokens)
-        except IndexError:  # on a CPU; a GPU ends the process
-            low, high, last = int(tokens.min()), int(tokens.max()), self.args.vocab_size - 1
-            raise ValueError(
-                f"tokens are {low} to {high}, but the vocabulary is 0 to {last}: check the tokenizer"
-            ) from None
+        except IndexError:  # PyTorch names no number
+            size = self.args.vocab_size
+            raise ValueError(f"tokens are {tokens.min()} to {tokens.max()}: the vocabulary has {size:,}") from None
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
         """Raise ValueError where a slice would be shorter, or one row would broadcast to all, without an error."""
-        if not isinstance(tokens, Tensor) or tokens.ndim != 2:
-            shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
+        shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
+        if len(shape) != 2:
             raise ValueError(f"tokens are {shape}: give a tensor (B, T), for example torch.tensor([[1, 2, 3]])")
         B, T = tokens.shape
         limit = self.args.max_seq_len if cache is None else cache.max_seq_len

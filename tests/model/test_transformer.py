@@ -148,8 +148,8 @@ def test_wrong_tokens_are_named_in_one_line():
     for tokens, message in (
         ([1, 2], r"tokens are a list: give a tensor \(B, T\)"),
         (torch.tensor([1, 2]), r"tokens are \(2,\): give a tensor \(B, T\)"),
-        (torch.tensor([[1, 9]]), "tokens are 1 to 9, but the vocabulary is 0 to 8"),
-        (torch.tensor([[-1, 2]]), "tokens are -1 to 2, but the vocabulary is 0 to 8"),
+        (torch.tensor([[1, 9]]), "tokens are 1 to 9: the vocabulary has 9"),
+        (torch.tensor([[-1, 2]]), "tokens are -1 to 2: the vocabulary has 9"),
     ):
         with pytest.raises(ValueError, match=message):
             network(tokens)
