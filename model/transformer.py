@@ -98,8 +98,8 @@ class Transformer(nn.Module):
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
         """Raise ValueError where a slice would be shorter, or one row would broadcast to all, without an error."""
-        shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
-        if len(shape) != 2:
+        if not isinstance(tokens, Tensor) or tokens.ndim != 2:
+            shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
             raise ValueError(f"tokens are {shape}: give a tensor (B, T), for example torch.tensor([[1, 2, 3]])")
         B, T = tokens.shape
         limit = self.args.max_seq_len if cache is None else cache.max_seq_len
