@@ -9,8 +9,10 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from shlex import quote
+from shutil import get_terminal_size
 from types import FrameType
 
+import torch
 from tqdm import tqdm
 
 from ..cli import explain_out_of_memory, print_note, print_rows, quantity
@@ -57,11 +59,13 @@ class Console:
         if trainer.ranks.is_first and not self.was_done:
             note_stretched_schedule(trainer)
         in_terminal = sys.stderr.isatty()
+        # In 80 columns all but the tokens per second have room, if the bar is short.
+        width = 4 if in_terminal and get_terminal_size().columns < 100 else 16
         self.bar = tqdm(
             file=None if in_terminal else LogFile(),
             total=1.0,  # the whole run, in steps or in minutes
             initial=trainer.fraction_done,
-            bar_format="{percentage:3.0f}%|{bar:8}| {postfix[0]}{remaining} left{postfix[1]}",
+            bar_format=f"{{percentage:3.0f}}%|{{bar:{width}}}| {{postfix[0]}}{{remaining}} left{{postfix[1]}}",
             postfix=["", ""],
             mininterval=0.1 if in_terminal else 10,
             disable=not trainer.ranks.is_first,
@@ -95,11 +99,12 @@ class Console:
         trainer, progress = self.trainer, self.trainer.progress
         if not trainer.ranks.is_first:
             return
-        parts = [f"step {progress.step:,}", f"epoch {trained_tokens(trainer) / len(trainer.dataset.train):.1f}"]
+        parts = [f"step {progress.step:,}"]
         if "train_loss" in measured:  # not in a validation before the first step
             parts.append(f"loss {self.loss.add(measured['train_loss']):.3f}")
         if progress.best_val_loss < math.inf:
             parts.append(f"best {progress.best_val_loss:.3f} at {progress.best_step:,}")
+        parts.append(f"epoch {trained_tokens(trainer) / len(trainer.dataset.train):.1f}")
         if "train_loss" in measured:
             parts.append(f"{measured['tokens_per_second']:,.0f} tokens/s")
         self.bar.postfix = [f"{tqdm.format_interval(progress.wall_seconds)}, ", ", ".join(["", *parts])]
@@ -196,9 +201,10 @@ def announcement(run: Run, text: Text, machine: Machine, speed: float | None) ->
     size = f"{quantity(model.n_layers, 'layer')} of width {model.dim}, {quantity(model.n_heads, 'head')}"
     if not (run.has_size or run.needs_choice):
         size += " (the default, because --max_steps is given: with --minutes the size is chosen for the text)"
+    chosen = ", which is faster on it" if args.dtype == "auto" and machine.dtype != torch.float32 else ""
     rows = {
         "model": f"{count_parameters(model).total:,} parameters: {size}, on {machine.device} in "
-        f"{str(machine.dtype).removeprefix('torch.')}",
+        f"{str(machine.dtype).removeprefix('torch.')}{chosen}",
         "memory": f"about {readable_size(peak)} at the peak",
         "text": f"{quantity(len(data.train), 'token')} to train on, {len(data.val):,} for validation; "
         f"{data.val_bytes / data.val_tokens:.2f} bytes each, vocabulary of {model.vocab_size:,}",

@@ -7,7 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
-from training_helpers import ARGS, dataset, make_run, trainer
+from training_helpers import ARGS, dataset, make_run, stop_at, trainer
 
 from model.training.config import TrainArgs
 from model.training.console import Console, announcement, expectation, summary
@@ -112,7 +112,7 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     assert set(sample) <= set("abcdefghij ")
     assert "step 10: validation " in err
     assert re.search(
-        r"^100%\|#+\| 00:0\d, 00:00 left, step 20, epoch 2.6, loss [\d.]+, best [\d.]+ at 20, [\d,]+ tokens/s$",
+        r"^100%\|#+\| 00:0\d, 00:00 left, step 20, loss [\d.]+, best [\d.]+ at 20, epoch 2.6, [\d,]+ tokens/s$",
         err,
         re.MULTILINE,
     )
@@ -149,3 +149,33 @@ def test_the_bar_shows_the_part_of_the_minutes_and_the_remaining_time(tmp_path, 
     monkeypatch.setattr("tqdm.std.time", lambda: now[0])
     train_in_console(trainer(tmp_path, clock=clock, max_steps=None, minutes=1, eval_every=1000))
     assert re.search(r"75%\|#+ +\| 00:45, 00:15 left, step 2, ", capfd.readouterr().err)
+
+
+def test_a_longer_run_says_once_that_its_loss_rises_first(tmp_path, capfd):
+    train_in_console(trainer(tmp_path, max_steps=20))
+    assert "stretched" not in capfd.readouterr().err
+    train_in_console(trainer(tmp_path, resume=True, max_steps=60))
+    assert capfd.readouterr().err.count("note: the schedule is stretched to the longer run") == 1
+
+
+def test_an_interrupted_run_that_goes_on_is_not_stretched(tmp_path, capfd):
+    stop_at(trainer(tmp_path, max_steps=20), 8)
+    train_in_console(trainer(tmp_path, resume=True, max_steps=20))
+    assert "stretched" not in capfd.readouterr().err
+
+
+def test_the_announcement_says_that_a_size_is_the_default():
+    words = "the default, because --max_steps is given"
+    size = {"dim": ARGS.dim, "n_layers": ARGS.n_layers, "n_heads": ARGS.n_heads, "hidden_dim": ARGS.hidden_dim}
+    common = {"max_steps": 5, "device": "cpu", "dtype": "float32", "max_seq_len": 8, "vocab_size": 11}
+    for settings, is_default in (({}, True), (size, False), ({"init_from": Path("base")}, False)):
+        run = make_run(**common, **settings)
+        assert (words in announcement(run, TEXT, run.machine(Ranks()), None)["model"]) == is_default
+
+
+def test_a_sample_is_shown_beside_the_bar_on_a_terminal(tmp_path, capfd, monkeypatch):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    train_in_console(trainer(tmp_path, max_steps=10, sample_every=10))
+    out, err = capfd.readouterr()
+    assert out == ""
+    assert "--- sample at step 10 ---" in err
