@@ -1,4 +1,4 @@
-"""Explain RoPE: `python -m study TOPIC` prints a table; most topics also draw a picture with `--plot FILE.png`."""
+"""Explain RoPE: `python -m study TOPIC` prints a table; most topics also draw a picture with `--plot FILE.svg`."""
 
 import startup
 

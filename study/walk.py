@@ -86,9 +86,9 @@ def overview() -> str:
     """The text of `python -m study`."""
     width = max(map(len, TOPICS))
     lines = [
-        "usage: python -m study TOPIC [--zh] [--plot FILE.png] [flags]",
+        "usage: python -m study TOPIC [--zh] [--plot FILE.svg] [flags]",
         "",
-        "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.png.",
+        "Explain RoPE: `python -m study TOPIC` prints a table; most draw a picture with --plot FILE.svg.",
         "With --zh, tables and pictures are in Chinese.",
         "The steps are those of docs/rope.md and docs/rope-models.md.",
         "",

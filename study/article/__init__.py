@@ -61,6 +61,8 @@ WORDS = {
         "contents": "Contents",
         "microscope": "The model under a microscope",
         "repository": "Code",
+        "report": "Report an error",
+        "licence": "© 2026 The Ropewalk authors, MIT licence",
         "commands": "The commands",
         "moving": "A query and a key move along the text: both arrows turn, and the angle between them stays",
     },
@@ -70,6 +72,8 @@ WORDS = {
         "contents": "目录",
         "microscope": "模型显微镜",
         "repository": "代码",
+        "report": "报告错误",
+        "licence": "© 2026 The Ropewalk authors，MIT 许可证",
         "commands": "所用的命令",
         "moving": "query 和 key 一起沿文本移动：两个箭头都在转，夹角不变",
     },
@@ -162,12 +166,13 @@ def preview(title: str, description: str, address: str) -> str:
 
 
 def links(source: str, repository: str) -> Iterator[str]:
-    """The links at the top of a page: the microscope, the code, and the same page in the other language."""
+    """The links at the top of a page: the microscope, the code, its issues, and the page in the other language."""
     language = language_of(source)
     words = WORDS[language]
     yield f'<a href="{MICROSCOPE}#language={language}">{words["microscope"]}</a>'
     if repository:
-        yield f'<a href="{html.escape(repository)}">{words["repository"]}</a>'
+        address = html.escape(repository)
+        yield f'<a href="{address}">{words["repository"]}</a><a href="{address}/issues">{words["report"]}</a>'
     other = source.replace(".zh.md", ".md") if language == "zh" else source.replace(".md", ".zh.md")
     yield f'<a class="button" href="{PAGES[other]}.html">{words["other"]}</a>'
 

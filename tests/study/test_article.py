@@ -57,7 +57,9 @@ def test_a_page_can_be_sent_to_somebody(site):
         assert f'"og:image" content="https://example.org/walk/{PREVIEW}"' in text
         header = re.search(r"<header>(.*?)</header>", text, re.DOTALL)[1]
         other = {"index": "zh", "zh": "index"}.get(name) or name.removesuffix(".zh") + ".zh" * (".zh" not in name)
-        assert {f'href="{REPOSITORY}"', f'href="{other}.html"'} <= set(re.findall(r'href="[^"]*"', header))
+        assert {f'href="{REPOSITORY}"', f'href="{REPOSITORY}/issues"', f'href="{other}.html"'} <= set(
+            re.findall(r'href="[^"]*"', header)
+        )
         assert header.count("<li>") == text.count("<h2 ") > 1
     assert (site / PREVIEW).read_bytes() == (DOCS / "images" / PREVIEW).read_bytes()
 
