@@ -110,7 +110,7 @@ class FastRMSNorm(RMSNorm):
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu":
             return super().forward(x)
-        weight = self.weight
+        weight: Tensor = self.weight
         if x.dtype != weight.dtype:  # as under autocast; there is no kernel for two dtypes
             dtype = torch.promote_types(x.dtype, weight.dtype)
             x, weight = x.to(dtype), weight.to(dtype)
