@@ -67,7 +67,7 @@ FEWEST_TIMED_TOKENS = 256
 # and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
 TIE_ABOVE = 30
 # Compiling a training step for a card takes up to a minute. On an H200, 85 million parameters then saw 588,816 tokens/s
-# instead of 300,519 (benchmarks/README.md). 10,000 steps take almost three minutes if each costs its launches only, 16 ms.
+# instead of 300,519 (benchmarks/README.md). 10,000 steps take almost three minutes if each costs its launches only.
 COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
