@@ -25,25 +25,32 @@ Rows = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
 
 
 class DirectStep:
-    """The step of a network that ``why_not`` has nothing against, for one text: it is prepared at the first token."""
+    """The step of a network that ``why_not`` has nothing against. It is prepared at the first token."""
 
     def __init__(self, network: Transformer) -> None:
         self.network = network
         self.prepared: Transformer | None = None
+        self.packed: list[Packed] = []
 
     @torch.no_grad()
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V)."""
         if self.prepared is None:
-            self.prepared = with_functions(self.network, packs_weights(self.network))
+            self.prepared = with_functions(self.network, self.packed if packs_weights(self.network) else None)
         return self.prepared.forward(tokens, start_pos, cache, mask)
+
+    def begin_text(self) -> None:
+        """Look for changes of weights that PyTorch does not count, as by ``weight.data.mul_(2)``."""
+        for product in self.packed:
+            product.check()
 
 
 def packs_weights(network: Transformer) -> bool:
     """Whether matrices are copied into the order in which oneDNN reads them fastest (``Packed``).
 
     This is for bfloat16 on x86 processors that multiply it, except those with AMX, and if as much memory as the copies
-    take stays free beside them, for other programs and for a cache that grows.
+    take stays free beside them, for other programs and for a cache that grows. Without them the logits are the same, so
+    programs do not ask for their memory.
     """
     cpu = machine.CPU
     if not (cpu.avx2 and cpu.bfloat16 and not cpu.amx and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
@@ -53,28 +60,31 @@ def packs_weights(network: Transformer) -> bool:
     return free is None or 2 * size <= free
 
 
-def with_functions(module: Any, packs: bool) -> Any:
-    """A copy of a module of this library that finds functions where it had modules."""
+def with_functions(module: Any, packed: "list[Packed] | None") -> Any:
+    """A copy of a module of this library that finds functions where it had modules.
+
+    Products that may copy their weights are added to ``packed``; with None there are none.
+    """
     new = copy.copy(module)
     for name, child in module._modules.items():
-        vars(new)[name] = function_of(child, packs)  # attributes are looked up there first
+        vars(new)[name] = function_of(child, packed)  # attributes are looked up there first
     if vars(new).get("attend") is kernels.attend:
         new.attend = kernels.one_query  # which it takes for one query on a CPU
     return new
 
 
-def function_of(module: nn.Module, packs: bool) -> Any:
+def function_of(module: nn.Module, packed: "list[Packed] | None") -> Any:
     """What a module computes for one token of each row."""
     if isinstance(module, nn.ModuleList):
-        return [function_of(child, packs) for child in module]
+        return [function_of(child, packed) for child in module]
     if type(module) is kernels.FastRMSNorm:
         return Norm(module)
     if type(module) is kernels.FastLinear:
-        return product(module.weight, module.bias, packs)
+        return product(module.weight, module.bias, packed)
     if type(module) is kernels.FastTiedOutput and type(module.embedding[0]) is nn.Embedding:
-        return product(module.embedding[0].weight, None, packs)
+        return product(module.embedding[0].weight, None, packed)
     if type(module).__module__.startswith(f"{__package__.partition('.')[0]}."):
-        return with_functions(module, packs).forward
+        return with_functions(module, packed).forward
     return module.forward  # one of PyTorch's own
 
 
@@ -93,15 +103,16 @@ class Norm:
         return self.norm.forward(x)
 
 
-def product(weight: Tensor, bias: Tensor | None, packs: bool) -> Rows:
+def product(weight: Tensor, bias: Tensor | None, packed: "list[Packed] | None") -> Rows:
     """``kernels.linear`` with the weight in the form that one row reads fastest."""
     weight = weight.detach()
     chosen = kernels.choose_linear(weight.new_empty(1, 1, 0))
     rows: Rows
     if chosen is kernels.linear_in_slices:
         rows = Sliced(weight)
-    elif packs and weight.dtype == torch.bfloat16:
+    elif packed is not None and weight.dtype == torch.bfloat16 and Packed.takes(weight):
         rows = Packed(weight)
+        packed.append(rows)
     else:
         rows = partial(kernels.linear, weight=weight)
     return rows if bias is None else partial(plus_bias, rows, bias.detach())
@@ -121,18 +132,45 @@ class Sliced:
         return kernels.linear(x, self.weight) if len(x) > 1 else kernels.row_times_slices(x, self.slices)
 
 
+TOKENS_BEFORE_COPY = 8  # the time of a copy is what about so many tokens save
+
+
 class Packed:
     """``F.linear`` in bfloat16 with a copy of the weight, which reads it at up to twice the speed.
 
-    The copy is made again after a change in place. A change that PyTorch does not count, as by ``weight.data.mul_(2)``,
-    is seen at the next text, which has a step of its own.
+    The copy is made after TOKENS_BEFORE_COPY tokens, so that short texts do not wait for it, and made again after the
+    weight has changed.
     """
 
     def __init__(self, weight: Tensor) -> None:
-        self.weight, self.version = weight, -1
+        self.weight = weight
+        self.copied: Tensor | None = None
+        self.version = -1
+        self.tokens = 0  # since the last change
+
+    @staticmethod
+    def takes(weight: Tensor) -> bool:
+        """Whether four numbers of a row can be read as one integer, which ``sums`` does."""
+        return weight.is_contiguous() and weight.shape[1] % 4 == weight.storage_offset() % 4 == 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        if self.weight._version != self.version:
-            self.version = self.weight._version
-            self.packed = torch.ops.mkldnn._reorder_linear_weight(self.weight, 1)
-        return torch.ops.mkldnn._linear_pointwise(x, self.packed, None, "none", [], "")
+        copied = self.copied  # which another thread may drop
+        if copied is not None and self.weight._version == self.version:
+            return torch.ops.mkldnn._linear_pointwise(x, copied, None, "none", [], "")
+        if copied is not None:
+            self.copied, self.tokens = None, 0
+        self.tokens += 1
+        if self.tokens >= TOKENS_BEFORE_COPY:
+            self.version, self.copied_sums = self.weight._version, self.sums()
+            self.copied = torch.ops.mkldnn._reorder_linear_weight(self.weight, 1)
+        return kernels.linear(x, self.weight)
+
+    def check(self) -> None:
+        """Drop the copy if the weight has changed. This takes the time of a token, and another copy that of ten."""
+        if self.copied is not None and not all(map(torch.equal, self.sums(), self.copied_sums)):
+            self.copied, self.tokens = None, 0
+
+    def sums(self) -> tuple[Tensor, Tensor]:
+        """Of the columns and of the rows, as integers, which show any change."""
+        bits = self.weight.view(torch.int64)  # (out, in / 4)
+        return bits.sum(0), bits.sum(1)

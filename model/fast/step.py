@@ -66,24 +66,29 @@ class Step:
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
     ) -> Tensor:
-        """(B, T) -> (B, 1, V).
-
-        At a prompt, so once for each text, it notices weights that were replaced (``load_state_dict(assign=True)``,
-        ``.to()``) instead of changed in place, and makes another direct step.
-        """
-        chosen = self.chosen
+        """(B, T) -> (B, 1, V)."""
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
-            if isinstance(chosen.fast, DirectStep) or any(
-                new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), chosen.weights)
-            ):
-                self.chosen = self.choose()
+            self.begin_text()
             return self.network.forward(tokens, start_pos, cache, mask)
+        chosen = self.chosen
         # Autocast keeps converted weights only until it ends, and its keys have another dtype than the weights.
         is_usual = not torch.is_autocast_enabled(tokens.device.type) and matches(cache, self.network.norm.weight)
         if chosen.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
         return chosen.fast(tokens, start_pos, cache, mask)
+
+    def begin_text(self) -> None:
+        """Notice what has changed since the last prompt, beside weights that were changed in place.
+
+        Weights may have been replaced (``load_state_dict(assign=True)``, ``.to()``), and hooks added.
+        """
+        fast, weights = self.chosen
+        replaced = any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), weights))
+        if replaced or (isinstance(fast, DirectStep) and why_not(self.network)):
+            self.chosen = self.choose()
+        elif isinstance(fast, DirectStep):
+            fast.begin_text()
 
 
 def compile_seconds(network: Transformer) -> float:
