@@ -16,12 +16,13 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks.timing import alternate, machine, seconds
 from model.cli.machine import DTYPES_BY_NAME
-from model.fast import int8, kernels, token
+from model.fast import direct, int8, kernels, token
 from model.fast.compiled import COMPILE_OPTIONS
 
 SHAPES = [(32000, 288), (768, 288), (288, 288), (5632, 2048), (2048, 5632), (32000, 2048)]  # (out, in)
@@ -126,6 +127,21 @@ def time_products(dtype: torch.dtype, rounds: int, report: Report) -> None:
 
 
 @torch.no_grad()
+def time_packed_products(rounds: int, report: Report) -> None:
+    """What a token runs in bfloat16, with copies of the weights: for several rows, too."""
+    candidates: dict[str, Product] = {
+        "F.linear": lambda x, weight, packed: F.linear(x, weight),
+        "packed": lambda x, weight, packed: direct.packed_linear(x, packed),
+    }
+    for rows in ROWS:
+        for out, columns in SHAPES:
+            plain = [torch.randn(out, columns).bfloat16() for _ in range(max(2, BYTES // (out * columns * 2)))]
+            weights = [(weight, direct.pack(weight)) for weight in plain]
+            x = torch.randn(rows, 1, columns).bfloat16()
+            report.products(f"{rows} x {out} x {columns}, copied", candidates, "packed", x, weights, rounds)
+
+
+@torch.no_grad()
 def time_int8_products(rounds: int, report: Report) -> None:
     eager: dict[str, Product] = {"packed": int8.packed, "dequantized": int8.dequantized}
     for out, columns in SHAPES:
@@ -193,6 +209,8 @@ def main() -> None:
         if options.only in (None, "products"):
             print(f"\nrows x out x in, {dtype_name}: GB/s of weights")
             time_products(dtype, options.rounds, report)
+            if dtype == torch.bfloat16 and direct.has_packed_product():
+                time_packed_products(options.rounds, report)
         if options.only in (None, "attention"):
             print(f"\nattention, {dtype_name}: ms")
             time_attention(dtype, options.rounds, report)

@@ -46,18 +46,21 @@ class DirectStep:
 
 
 def packs_weights(network: Transformer) -> bool:
-    """Whether matrices are copied into the order in which oneDNN reads them fastest (``Packed``).
+    """Whether matrices are copied for ``Packed``: if as much memory as the copies take stays free beside them.
 
-    This is for bfloat16 on x86 processors that multiply it, except those with AMX, and if as much memory as the copies
-    take stays free beside them, for other programs and for a cache that grows. Without them the logits are the same, so
-    programs do not ask for their memory.
+    It is for other programs, and for a cache that grows. Without copies the logits are the same, so programs do not ask
+    for their memory.
     """
-    cpu = machine.CPU
-    if not (cpu.avx2 and cpu.bfloat16 and not cpu.amx and torch.ops.mkldnn._is_mkldnn_bf16_supported()):
-        return False
     size = sum(weight.nbytes for weight in network.parameters() if weight.ndim == 2 and weight.dtype == torch.bfloat16)
     free = machine.free_memory(machine.MAIN_MEMORY)
-    return free is None or 2 * size <= free
+    return has_packed_product() and (free is None or 2 * size <= free)
+
+
+def has_packed_product() -> bool:
+    """Whether this processor gains by ``Packed``: an x86 processor that multiplies bfloat16, but without AMX."""
+    cpu = machine.CPU
+    gains = cpu.avx2 and cpu.bfloat16 and not cpu.amx
+    return gains and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
 
 
 def with_functions(module: Any, packed: "list[Packed] | None") -> Any:
@@ -132,6 +135,15 @@ class Sliced:
         return kernels.linear(x, self.weight) if len(x) > 1 else kernels.row_times_slices(x, self.slices)
 
 
+def pack(weight: Tensor) -> Tensor:
+    """A copy of a bfloat16 weight in the order in which oneDNN reads it fastest."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, 1)
+
+
+def packed_linear(x: Tensor, packed: Tensor) -> Tensor:
+    return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
+
+
 TOKENS_BEFORE_COPY = 8  # the time of a copy is what about so many tokens save
 
 
@@ -156,13 +168,13 @@ class Packed:
     def __call__(self, x: Tensor) -> Tensor:
         copied = self.copied  # which another thread may drop
         if copied is not None and self.weight._version == self.version:
-            return torch.ops.mkldnn._linear_pointwise(x, copied, None, "none", [], "")
+            return packed_linear(x, copied)
         if copied is not None:
             self.copied, self.tokens = None, 0
         self.tokens += 1
         if self.tokens >= TOKENS_BEFORE_COPY:
             self.version, self.copied_sums = self.weight._version, self.sums()
-            self.copied = torch.ops.mkldnn._reorder_linear_weight(self.weight, 1)
+            self.copied = pack(self.weight)
         return kernels.linear(x, self.weight)
 
     def check(self) -> None:
