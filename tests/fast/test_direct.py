@@ -11,7 +11,8 @@ from torch.nn.modules.module import register_module_forward_hook
 from model import KVCache, Transformer, generate
 from model.cli import machine
 from model.decoding.network import for_decoding
-from model.fast.direct import TOKENS_BEFORE_COPY
+from model.fast import direct
+from model.fast.direct import TOKENS_BEFORE_COPY, pack
 from model.generation import padding_mask
 from model.weights import load_model, save_model
 
@@ -33,13 +34,8 @@ def eager(monkeypatch):
 @pytest.fixture
 def packed(monkeypatch):
     """The weights that are copied into another order, in turn."""
-    weights, reorder = [], torch.ops.mkldnn._reorder_linear_weight
-
-    def call(weight, rows):
-        weights.append(weight)
-        return reorder(weight, rows)
-
-    monkeypatch.setattr(torch.ops.mkldnn, "_reorder_linear_weight", call)
+    weights = []
+    monkeypatch.setattr(direct, "pack", lambda weight: weights.append(weight) or pack(weight))
     return weights
 
 
