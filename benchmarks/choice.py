@@ -32,7 +32,7 @@ from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.decoding.scoring import Score, score_texts, windows
 from model.training.choice import LADDER, TRAINING_SHARE, choose, step_seconds
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, SIZE, UNSET, Run, TrainArgs, resolve_new
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, SIZE, UNSET, Run, resolve_new
 from model.training.distributed import Ranks
 from model.training.run_text import Text, open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
@@ -107,7 +107,7 @@ def by_steps(trial: Trial) -> Trial:
         minutes=None,
         max_steps=steps,
         eval_every=max(1, steps // 10),
-        eval_tokens=TrainArgs.eval_tokens,  # the same text for all
+        eval_tokens=200_000,  # the same text for all
     )
     return trial._replace(run=replace(run, train=train))
 

@@ -26,6 +26,7 @@ from model.training.distributed import Ranks
 from model.training.trainer import validation_loss
 
 ROOT = Path(__file__).resolve().parent.parent
+EVAL_TOKENS = 200_000  # more than the validation text has, so all of it
 STEPS, WARMUP_STEPS, PEAK_LR, MIN_LR = 2000, 100, 1e-3, 1e-4  # of GPT-2
 
 
@@ -142,7 +143,8 @@ class GPT2(nn.Module):
         loss = None
         if self.steps_taken % 100 == 0:
             with self.autocast:
-                loss = validation_loss(NextTokenLoss(self), self.dataset, TrainArgs(batch_size=64), 64, Ranks())
+                settings = TrainArgs(batch_size=64, eval_tokens=EVAL_TOKENS)
+                loss = validation_loss(NextTokenLoss(self), self.dataset, settings, 64, Ranks())
         return taken, loss
 
     def step(self) -> None:

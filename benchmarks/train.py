@@ -27,7 +27,7 @@ import startup
 import torch
 from torch import Tensor
 
-from benchmarks.peers import PEAK_LR, STEPS, in_own_process, step
+from benchmarks.peers import EVAL_TOKENS, PEAK_LR, STEPS, in_own_process, step
 from benchmarks.timing import Measurement, alternate, machine, seconds
 from model import ModelArgs, Transformer
 from model.cli import instances, read_toml
@@ -98,6 +98,7 @@ def race(data: str, config: Path, optimizer: str) -> dict[str, Curve]:
         tokenizer = SentencePieceTokenizer(scratch / "tokenizer.model")
         tokenize(scratch, open_documents([data]), tokenizer)
         settings = read_toml(config, DataArgs, ModelArgs, TrainArgs) | {"vocab_size": tokenizer.vocab_size}
+        settings |= {"eval_tokens": EVAL_TOKENS}
         if optimizer == "adamw":
             settings |= {"optimizer": "adamw", "lr": PEAK_LR}
         _, args, train = instances(settings, DataArgs, ModelArgs, TrainArgs)
