@@ -36,7 +36,7 @@ from benchmarks.timing import memory_rate, seconds
 from model import ModelArgs, Transformer, generate
 from model.cli import instances
 from model.cli.machine import pick_device, pick_dtype
-from model.decoding.network import for_decoding
+from model.fast.step import for_decoding
 from model.text.dataset import Dataset
 from model.training.choice import choose_model, fitting_micro_batch, multiplications, step_seconds
 from model.training.config import SETTINGS_CLASSES, Run

@@ -3,7 +3,6 @@
 options.py         what generate.py, chat.py and evaluate.py share: flags for the model, and opening it
 batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (continue_samples)
 endless.py         texts longer than the context
-network.py         the network for all of these
 prompts.py         the prompts of generate.py, from flags, files and stdin
 sampling.py        from logits to a token
 chat.py            messages to tokens, by the chat template of an instruct checkpoint

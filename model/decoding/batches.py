@@ -16,12 +16,11 @@ from torch import Tensor
 from ..cache import KVCache
 from ..cli import print_note, quantity
 from ..config import ModelArgs
-from ..fast.step import compile_seconds, could_compile
+from ..fast.step import compile_seconds, could_compile, for_decoding
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .endless import EndlessCache, is_shift_invariant
-from .network import for_decoding
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]

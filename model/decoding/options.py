@@ -13,11 +13,11 @@ from ..cli import POSITIONAL, REPEATED, Settings, print_note, quantity
 from ..cli.files import read_json
 from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
 from ..config import check_settings, setting_fields
+from ..fast.step import for_decoding
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
-from .network import for_decoding
 from .sampling import Sampling
 
 # Settings of generation_config.json that Sampling does not have

@@ -26,7 +26,7 @@ from .token import in_loops, logits_of_token
 
 LIBRARY = Path(__file__).parents[1]
 # If one of these files changes, the step is compiled again: what it runs, and how it is compiled.
-SOURCES = ("*.py", "fast/*.py", "decoding/network.py")
+SOURCES = ("*.py", "fast/*.py")
 UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds

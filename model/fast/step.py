@@ -1,4 +1,4 @@
-"""``with_fast_step``: the network's own forward pass for prompts, and a faster one for one token of each row."""
+"""``for_decoding``: the network's own forward pass for prompts, and a faster one for one token of each row."""
 
 import copy
 import os
@@ -9,7 +9,7 @@ from itertools import chain
 from typing import NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
 from ..cache import KVCache
@@ -17,11 +17,41 @@ from ..transformer import Transformer
 from . import kernels
 from .compiled import CompiledStep
 from .direct import DirectStep
+from .kernels import FastTiedOutput, accelerate, fast_product, replace_modules
 from .recorded import RecordedStep
 
 FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
 RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
+
+
+def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
+    """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
+
+    The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
+    AMD, the forward pass of one token of each row is recorded, if it can be. With ``compile`` it is compiled, on a CPU
+    once and for all into a file; raises ValueError if that is impossible (``check_compiles``).
+
+    Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
+    prompt. A network that this function has returned is not changed.
+    """
+    if isinstance(model.output, LastLogits):
+        return model
+    network = replace_modules(accelerate(model), fast_product).eval()
+    output = FastTiedOutput(network.tok_embeddings) if network.output is None else network.output
+    network.output = LastLogits(output)
+    return with_fast_step(network, compile)
+
+
+class LastLogits(nn.Module):
+    """The output matrix, times the state of the last token only: (B, T, dim) -> (B, 1, V)."""
+
+    def __init__(self, output: nn.Module) -> None:
+        super().__init__()
+        self.output = output
+
+    def forward(self, h: Tensor) -> Tensor:
+        return self.output(h[:, -1:])
 
 
 def with_fast_step(network: Transformer, compile: bool) -> Transformer:

@@ -11,8 +11,8 @@ from letters import EOS, LETTERS
 from model import KVCache, ModelArgs, Transformer, generate
 from model.decoding import batches as module
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
-from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampling
+from model.fast.step import for_decoding
 
 
 def prompt(text=""):

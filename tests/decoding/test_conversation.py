@@ -15,8 +15,8 @@ from chat import converse
 from model import generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
-from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampling
+from model.fast.step import for_decoding
 
 
 @pytest.fixture

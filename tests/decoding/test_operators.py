@@ -8,9 +8,9 @@ import torch
 from operators import count_operators
 
 from model import KVCache, Transformer
-from model.decoding.network import for_decoding
 from model.fast import kernels
 from model.fast.recorded import SlotCache
+from model.fast.step import for_decoding
 from model.fast.token import logits_of_token
 
 

@@ -16,10 +16,9 @@ from torch import nn
 
 from model import KVCache, Transformer, generate
 from model.cli import machine
-from model.decoding.network import for_decoding
 from model.fast import compiled
 from model.fast.compiled import LIBRARY, SOURCES, UNUSED_DAYS, TracedStep, load
-from model.fast.step import compile_seconds
+from model.fast.step import compile_seconds, for_decoding
 from model.weights import load_model, save_model
 
 SLOW = pytest.mark.slow

@@ -10,9 +10,9 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from model import KVCache, Transformer, generate
 from model.cli import machine
-from model.decoding.network import for_decoding
 from model.fast import direct
 from model.fast.direct import TOKENS_BEFORE_COPY, pack
+from model.fast.step import for_decoding
 from model.generation import padding_mask
 from model.weights import load_model, save_model
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from model import KVCache, Transformer
-from model.decoding.network import for_decoding
 from model.fast.int8 import Int8Embedding, Int8Linear, quantize
+from model.fast.step import for_decoding
 from model.weights import load_model, save_model
 
 

@@ -19,11 +19,11 @@ from torch.overrides import TorchFunctionMode
 from model import KVCache, Transformer, generate
 from model.attention import RMSNorm, attention
 from model.cli import machine
-from model.decoding.network import for_decoding
 from model.fast import int8, kernels, token
 from model.fast.int8 import Quantized, quantize
 from model.fast.kernels import accelerate, attend_block, fast_product, replace_modules
 from model.fast.loss import NextTokenLoss
+from model.fast.step import for_decoding
 from model.generation import padding_mask
 
 ATTENTION = kernels.ATTENTION | {

@@ -21,11 +21,10 @@ from torch.utils._pytree import tree_leaves
 from model import KVCache, Transformer, generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
-from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampler, Sampling
 from model.fast import recorded
 from model.fast.kernels import accelerate
-from model.fast.step import compile_seconds
+from model.fast.step import compile_seconds, for_decoding
 from model.generation import decode
 
 aten = torch.ops.aten

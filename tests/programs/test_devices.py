@@ -23,9 +23,9 @@ from model import Transformer, generate
 from model.decoding import sampling
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
-from model.decoding.network import for_decoding
 from model.decoding.sampling import Sampling
 from model.decoding.scoring import Score, score_texts, windows
+from model.fast.step import for_decoding
 from model.training.config import TrainArgs
 from model.training.trainer import Trainer
 from study.positions import SCHEMES, build_scheme
