@@ -128,6 +128,12 @@ def compile_seconds(network: Transformer) -> float:
     return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
+def compiles_each_size(network: Transformer) -> bool:
+    """Whether this network of the decode loop compiles its step for each number of slots of a cache."""
+    step = getattr(network.forward, "__self__", None)
+    return isinstance(step, Step) and isinstance(step.chosen.fast, RecordedStep) and step.compile
+
+
 def matches(cache: KVCache, weight: Tensor) -> bool:
     """Whether the cache has keys, of the dtype and on the device of this weight."""
     keys = cache.layers[0].keys

@@ -21,6 +21,7 @@ from torch.utils._pytree import tree_leaves
 from model import KVCache, Transformer, generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
+from model.decoding.endless import EndlessCache
 from model.decoding.sampling import Sampler, Sampling
 from model.fast import recorded
 from model.fast.kernels import accelerate
@@ -201,6 +202,18 @@ def test_the_recording_of_a_smaller_cache_is_freed_before_the_next_one_is_made(s
     network = for_decoding(small_model(max_seq_len=600))
     assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
     assert recorder.alive_before == [0, 0]
+
+
+def test_an_endless_text_is_compiled_once_for_up_to_4096_slots(small_model, recorder, monkeypatch):
+    monkeypatch.setattr("model.fast.step.check_compiles", lambda network: None)
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: compiled.append(function) or function)
+    network = for_decoding(small_model(max_seq_len=600), compile=True)
+    assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
+    assert len(compiled) == len(recorder.made) == 1
+    model = small_model(n_layers=1, max_seq_len=5000)
+    assert EndlessCache(for_decoding(model, compile=True)).max_seq_len == 4096
+    assert EndlessCache(for_decoding(model)).max_seq_len == 256
 
 
 def changed(model, what):
