@@ -163,35 +163,43 @@ class Generation:
     def __init__(self, name: str, args: ModelArgs, device: torch.device, dtype: torch.dtype, report: Report) -> None:
         torch.manual_seed(0)
         self.name, self.report = name, report
+        self.figures: dict[tuple[int, str, str], float | None] = {}  # by the texts at a time, how, and the way
         with device:  # on a CPU, the random numbers of 1.1 billion weights take ten seconds
             self.model = report.measure(f"our {name}", lambda: Transformer(args).to(device, dtype).eval())
             self.theirs = report.measure(f"transformers' {name}", lambda: llama(args).to(device, dtype).eval())
         read = count_parameters(args).total - args.dim * args.vocab_size * (not args.tie_embeddings)
         self.share = read * dtype.itemsize / memory_rate(device=device)  # of a second, for a token
 
-    def rows(self, texts: int, tokens: int) -> list[list[object]]:
-        """The rows of the table with so many texts at a time."""
-        figures: dict[tuple[str, str], float | None] = {}
-        names = {how: f"{self.name}, {texts} {'text' if texts == 1 else 'texts'}, {how}" for how in WAYS}
-        for compile in (False, True):
-            way, needed = "`--compile`" if compile else "default", COMPILING * compile
-            network = None
-            if self.model is not None:
-                network = self.report.measure(f"a step, {way}", partial(for_decoding, self.model, compile), needed)
-            for how, sampling in WAYS.items():
-                if network is not None:
-                    speed = partial(our_speed, network, texts, tokens, sampling)
-                    figures[how, way] = self.report.measure(f"{names[how]}, {way}", speed, needed)
+    def measure_ours(self, texts: int, tokens: int, compile: bool) -> None:
+        way, needed = "`--compile`" if compile else "default", COMPILING * compile
+        if self.model is None:
+            return
+        network = self.report.measure(f"a step, {way}", partial(for_decoding, self.model, compile), needed)
+        for how, sampling in WAYS.items():
+            if network is not None:
+                speed = partial(our_speed, network, texts, tokens, sampling)
+                name = f"{self.row_name(texts, how)}, {way}"
+                self.figures[texts, how, way] = found = self.report.measure(name, speed, needed)
+                needed = needed if found is None else 0.0  # it has been compiled
+
+    def measure_theirs(self, texts: int, tokens: int) -> None:
         torch.compiler.reset()  # or else transformers' second number of texts would be compiled for all numbers
         for how, sampling in WAYS.items():
             if self.theirs is not None:
                 speed = partial(transformers_speed, self.theirs, texts, tokens, sampling)
-                figures[how, "transformers"] = self.report.measure(f"{names[how]}, transformers", speed, COMPILING)
+                name = f"{self.row_name(texts, how)}, transformers"
+                self.figures[texts, how, "transformers"] = self.report.measure(name, speed, COMPILING)
+
+    def row_name(self, texts: int, how: str) -> str:
+        return f"{self.name}, {texts} {'text' if texts == 1 else 'texts'}, {how}"
+
+    def rows(self, texts: int) -> list[list[object]]:
+        """The rows of the table with so many texts at a time."""
         rows: list[list[object]] = []
         for how in WAYS:
-            cells: list[object] = [names[how]]
+            cells: list[object] = [self.row_name(texts, how)]
             for way in ("default", "`--compile`", "transformers"):
-                figure = figures.get((how, way))
+                figure = self.figures.get((texts, how, way))
                 cells += [figure and f"{figure:,.0f}", figure and f"{figure / texts * self.share:.0%}"]
             rows.append(cells)
         return rows
@@ -305,19 +313,20 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{name}, {str(dtype)[6:]}; memory reads {memory_rate(device=device) / 1e9:,.0f} GB/s; ", end="")
     print(f"torch {torch.__version__}, {date.today()}\n", flush=True)
 
-    # What matters most comes first, because time may run out.
-    (largest, args), *others = sizes.shapes.items()
-    both = Generation(largest, args, device, dtype, report)
-    generated = both.rows(1, sizes.tokens)
-    if both.model is not None:
-        told = report.measure("prompts of new lengths", partial(prompts_of_new_lengths, both.model, sizes.prompt))
+    # The defaults come first, then training, and last what compiles for generation, because time may run out.
+    networks = [Generation(size, args, device, dtype, report) for size, args in sizes.shapes.items()]
+    each = [(network, texts) for network in networks for texts in (1, 16)]
+    for network, texts in each:
+        network.measure_ours(texts, sizes.tokens, compile=False)
+    if networks[0].model is not None:
+        told = report.measure("prompts", partial(prompts_of_new_lengths, networks[0].model, sizes.prompt))
         print(told or "", end="\n\n", flush=True)
     print_table(*training(sizes, device, name, report))
     print(report.measure("the choice", partial(choice, sizes, device, report), COMPILING) or "", end="\n\n", flush=True)
-    generated += both.rows(16, sizes.tokens)
-    for name, args in others:
-        both = Generation(name, args, device, dtype, report)
-        generated += both.rows(1, sizes.tokens) + both.rows(16, sizes.tokens)
+    for network, texts in each:
+        network.measure_ours(texts, sizes.tokens, compile=True)
+        network.measure_theirs(texts, sizes.tokens)
+    generated = [row for network, texts in each for row in network.rows(texts)]
     head = ["tokens/s generated", "default", "share of the memory's rate", "`--compile`", "share", "transformers"]
     print_table([*head, "share"], *generated)
 
