@@ -7,18 +7,20 @@
 All weights are random, and the dtype is the one that the card multiplies fastest. transformers generates with a static
 cache, whose forward pass it compiles, and trains in a plain loop with autocast. What would begin after ``--seconds``,
 or is compiled and would begin a minute before, is left out. The share of the memory's rate counts the weights once a
-token. A training step has six operations for each multiplication of a forward pass; MFU is their rate as a share of the
-card's (989 TFLOPS in bfloat16 for an H100 or H200), and what a large product reaches here is beside it.
+token. A training step has six operations for each multiplication of a forward pass; MFU is their rate as a share of
+that of the card's data sheet, and what a large product reaches here is beside it.
 """
 
 import argparse
+import re
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -48,6 +50,8 @@ TINY = ModelArgs(dim=64, n_layers=2, n_heads=2, vocab_size=256, max_seq_len=64)
 WAYS = {"greedy": {}, "sampled": {"temperature": 0.8, "top_p": 0.95, "seed": 0}}
 FIRST = 3  # of the tokens that count: one is of the prompt, and with two a step may be compiled and recorded
 COMPILING = 60.0  # seconds
+# Operations/s of products in 16 bits, without sparsity, as NVIDIA's data sheets state them
+DATA_SHEETS = {"H200": 989e12, "H100 80GB HBM3": 989e12, "A100": 312e12, "T4": 65e12}
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,7 @@ class Sizes:
 
     shapes: dict[str, ModelArgs]
     tokens: int  # generated in each text
+    prompt: int  # tokens, of which the first token's time is measured
     trained: ModelArgs
     rows: int  # of a training step
     product: int  # rows and columns of the matrices whose product shows what the card can do
@@ -63,8 +68,8 @@ class Sizes:
 
 
 # Of so many tokens that ten minutes do not end before the text has been read often enough
-LARGE = Sizes({name: SHAPES[name] for name in ("1.1B", "15M")}, 250, GPT, 32, 8192, 100_000_000)
-SMALL = Sizes({"tiny": TINY}, 8, TINY, 2, 256, 20_000)
+LARGE = Sizes({name: SHAPES[name] for name in ("1.1B", "15M")}, 250, 500, GPT, 32, 8192, 100_000_000)
+SMALL = Sizes({"tiny": TINY}, 8, 20, TINY, 2, 256, 20_000)
 
 
 class Report:
@@ -110,6 +115,22 @@ def our_speed(network: Transformer, rows: int, tokens: int, sampling: dict[str, 
     return rows * rate([time.perf_counter() for _ in generate(network, [[1, 2, 3]] * rows, tokens, **sampling)])
 
 
+def first_token_seconds(network: Transformer, lengths: Iterable[int]) -> list[float]:
+    """The time to the first token after a prompt, for each of these lengths in turn."""
+    return [seconds(partial(next, generate(network, [[1] * length], 1))) for length in lengths]
+
+
+def prompts_of_new_lengths(model: Transformer, length: int) -> str:
+    """What a prompt of a length that has not been seen costs; some libraries prepare themselves for each."""
+    network = for_decoding(model, False)
+    _, *repeated = first_token_seconds(network, [length] * 6)
+    new = first_token_seconds(network, range(length + 1, length + 6))
+    return (
+        f"The first token after a prompt of {length} tokens takes {1e3 * median(repeated):,.1f} ms, after prompts of "
+        f"{length + 1} to {length + 5}, each for the first time, {1e3 * median(new):,.1f} ms."
+    )
+
+
 @dataclass
 class Streamer:
     """transformers gives it the prompt and then the tokens of each step, on the CPU."""
@@ -142,35 +163,43 @@ class Generation:
     def __init__(self, name: str, args: ModelArgs, device: torch.device, dtype: torch.dtype, report: Report) -> None:
         torch.manual_seed(0)
         self.name, self.report = name, report
+        self.figures: dict[tuple[int, str, str], float | None] = {}  # by the texts at a time, how, and the way
         with device:  # on a CPU, the random numbers of 1.1 billion weights take ten seconds
             self.model = report.measure(f"our {name}", lambda: Transformer(args).to(device, dtype).eval())
             self.theirs = report.measure(f"transformers' {name}", lambda: llama(args).to(device, dtype).eval())
         read = count_parameters(args).total - args.dim * args.vocab_size * (not args.tie_embeddings)
         self.share = read * dtype.itemsize / memory_rate(device=device)  # of a second, for a token
 
-    def rows(self, texts: int, tokens: int) -> list[list[object]]:
-        """The rows of the table with so many texts at a time."""
-        figures: dict[tuple[str, str], float | None] = {}
-        names = {how: f"{self.name}, {texts} {'text' if texts == 1 else 'texts'}, {how}" for how in WAYS}
-        for compile in (False, True):
-            way, needed = "`--compile`" if compile else "default", COMPILING * compile
-            network = None
-            if self.model is not None:
-                network = self.report.measure(f"a step, {way}", partial(for_decoding, self.model, compile), needed)
-            for how, sampling in WAYS.items():
-                if network is not None:
-                    speed = partial(our_speed, network, texts, tokens, sampling)
-                    figures[how, way] = self.report.measure(f"{names[how]}, {way}", speed, needed)
+    def measure_ours(self, texts: int, tokens: int, compile: bool) -> None:
+        way, needed = "`--compile`" if compile else "default", COMPILING * compile
+        if self.model is None:
+            return
+        network = self.report.measure(f"a step, {way}", partial(for_decoding, self.model, compile), needed)
+        for how, sampling in WAYS.items():
+            if network is not None:
+                speed = partial(our_speed, network, texts, tokens, sampling)
+                name = f"{self.row_name(texts, how)}, {way}"
+                self.figures[texts, how, way] = found = self.report.measure(name, speed, needed)
+                needed = needed if found is None else 0.0  # it has been compiled
+
+    def measure_theirs(self, texts: int, tokens: int) -> None:
         torch.compiler.reset()  # or else transformers' second number of texts would be compiled for all numbers
         for how, sampling in WAYS.items():
             if self.theirs is not None:
                 speed = partial(transformers_speed, self.theirs, texts, tokens, sampling)
-                figures[how, "transformers"] = self.report.measure(f"{names[how]}, transformers", speed, COMPILING)
+                name = f"{self.row_name(texts, how)}, transformers"
+                self.figures[texts, how, "transformers"] = self.report.measure(name, speed, COMPILING)
+
+    def row_name(self, texts: int, how: str) -> str:
+        return f"{self.name}, {texts} {'text' if texts == 1 else 'texts'}, {how}"
+
+    def rows(self, texts: int) -> list[list[object]]:
+        """The rows of the table with so many texts at a time."""
         rows: list[list[object]] = []
         for how in WAYS:
-            cells: list[object] = [names[how]]
+            cells: list[object] = [self.row_name(texts, how)]
             for way in ("default", "`--compile`", "transformers"):
-                figure = figures.get((how, way))
+                figure = self.figures.get((texts, how, way))
                 cells += [figure and f"{figure:,.0f}", figure and f"{figure / texts * self.share:.0%}"]
             rows.append(cells)
         return rows
@@ -211,7 +240,13 @@ def product_rate(device: torch.device, dtype: torch.dtype, size: int) -> float:
     return 2 * size**3 / min(seconds(lambda: (a @ b, wait(device))) for _ in range(10))
 
 
-def training(sizes: Sizes, device: torch.device, report: Report) -> list[list[object]]:
+def data_sheet_rate(name: str, dtype: torch.dtype) -> float | None:
+    """Operations/s of the card of this name, if they are known; in float32 they depend on PyTorch's settings."""
+    known = (rate for card, rate in DATA_SHEETS.items() if re.search(rf"\b{card}\b", name))
+    return None if dtype == torch.float32 else next(known, None)
+
+
+def training(sizes: Sizes, device: torch.device, name_of_card: str, report: Report) -> list[list[object]]:
     run, text = training_run(sizes, device), random_text(sizes.trained.vocab_size, sizes.text_tokens)
     machine, context = run.machine(Ranks()), sizes.trained.max_seq_len
     step_tokens = sizes.rows * context
@@ -219,15 +254,19 @@ def training(sizes: Sizes, device: torch.device, report: Report) -> list[list[ob
     train = replace(run.train, micro_batch_size=rows)
     product = report.measure("a large product", partial(product_rate, device, machine.dtype, sizes.product))
 
-    def our_seconds(model: ModelArgs, compile: bool) -> float:
-        return step_seconds(run, model, replace(train, compile=compile), text, device)
+    peak = data_sheet_rate(name_of_card, machine.dtype)
+
+    def our_seconds(model: ModelArgs, compile: bool, optimizer: str = "adamw") -> float:
+        return step_seconds(run, model, replace(train, compile=compile, optimizer=optimizer), text, device)
 
     grouped = replace(run.model, n_kv_heads=run.model.n_heads // 2)
     steps: dict[str, tuple[ModelArgs, Callable[[], float], float]] = {
         "eager": (run.model, partial(our_seconds, run.model, False), 0.0),
+        "eager, Muon": (run.model, partial(our_seconds, run.model, False, "muon"), 0.0),
         "eager, two heads share keys": (grouped, partial(our_seconds, grouped, False), 0.0),
         "transformers": (run.model, partial(transformers_step_seconds, sizes, rows, device, machine.dtype), 0.0),
         "compiled": (run.model, partial(our_seconds, run.model, True), COMPILING),
+        "compiled, Muon": (run.model, partial(our_seconds, run.model, True, "muon"), COMPILING),
         "compiled, two heads share keys": (grouped, partial(our_seconds, grouped, True), COMPILING),
     }
     table: list[list[object]] = []
@@ -238,10 +277,12 @@ def training(sizes: Sizes, device: torch.device, report: Report) -> list[list[ob
         speed = taken and step_tokens / taken
         operations = speed and 6 * multiplications(model) * speed
         cells = [taken and f"{1e3 * taken:,.1f}", speed and f"{speed:,.0f}", speed and f"{operations / 1e12:,.1f}"]
-        table.append([name, *cells, speed and product and f"{operations / product:.0%}"])
-    heading = f"training, {sizes.rows} x {context} tokens a step, {rows} at once, AdamW"
+        shares = [operations and rate and f"{operations / rate:.0%}" for rate in (peak, product)]
+        table.append([name, *cells, *shares])
+    heading = f"training, {sizes.rows} x {context} tokens a step, {rows} at once, AdamW unless Muon is named"
+    mfu = f"MFU of the {peak / 1e12:,.0f} of the data sheet" if peak else "MFU"
     large = product and f"share of the {product / 1e12:,.1f} of a product of {sizes.product:,} x {sizes.product:,}"
-    return [[heading, "ms a step", "tokens/s", "TFLOPS", large], *table]
+    return [[heading, "ms a step", "tokens/s", "TFLOPS", mfu, large], *table]
 
 
 def choice(sizes: Sizes, device: torch.device, report: Report) -> str:
@@ -272,16 +313,20 @@ def main(arguments: list[str] | None = None) -> None:
     print(f"{name}, {str(dtype)[6:]}; memory reads {memory_rate(device=device) / 1e9:,.0f} GB/s; ", end="")
     print(f"torch {torch.__version__}, {date.today()}\n", flush=True)
 
-    # What matters most comes first, because time may run out.
-    (largest, args), *others = sizes.shapes.items()
-    both = Generation(largest, args, device, dtype, report)
-    generated = both.rows(1, sizes.tokens)
-    print_table(*training(sizes, device, report))
+    # The defaults come first, then training, and last what compiles for generation, because time may run out.
+    networks = [Generation(size, args, device, dtype, report) for size, args in sizes.shapes.items()]
+    each = [(network, texts) for network in networks for texts in (1, 16)]
+    for network, texts in each:
+        network.measure_ours(texts, sizes.tokens, compile=False)
+    if networks[0].model is not None:
+        told = report.measure("prompts", partial(prompts_of_new_lengths, networks[0].model, sizes.prompt))
+        print(told or "", end="\n\n", flush=True)
+    print_table(*training(sizes, device, name, report))
     print(report.measure("the choice", partial(choice, sizes, device, report), COMPILING) or "", end="\n\n", flush=True)
-    generated += both.rows(16, sizes.tokens)
-    for name, args in others:
-        both = Generation(name, args, device, dtype, report)
-        generated += both.rows(1, sizes.tokens) + both.rows(16, sizes.tokens)
+    for network, texts in each:
+        network.measure_ours(texts, sizes.tokens, compile=True)
+        network.measure_theirs(texts, sizes.tokens)
+    generated = [row for network, texts in each for row in network.rows(texts)]
     head = ["tokens/s generated", "default", "share of the memory's rate", "`--compile`", "share", "transformers"]
     print_table([*head, "share"], *generated)
 

@@ -54,7 +54,8 @@ def generate(
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
     network = for_decoding(model, compile)
-    steps = decode_prompts(network, prompts, max_new_tokens, settings, endless=endless, logprobs=logprobs)
+    cache = cache_for(network, prompts, max_new_tokens, endless)
+    steps = decode_prompts(network, prompts, max_new_tokens, settings, cache, logprobs=logprobs)
     return ids_of(steps, eos_ids)
 
 
@@ -74,39 +75,46 @@ def decode_prompts(
     prompts: Prompts,
     max_new_tokens: int,
     sampling: Sampling,
+    cache: KVCache,
     first_row: int = 0,
     *,
-    endless: bool = False,
     logprobs: list[list[float]] | None = None,
 ) -> Iterator[Tensor]:
-    """The decode loop on prompts that pass ``check_prompts``, with a new cache: yields tokens (B, 1).
+    """The decode loop on prompts that pass ``check_prompts``, with a cache of ``cache_for``: yields tokens (B, 1).
 
     Row i draws from random stream ``first_row`` + i. Raises ValueError for prompts of unequal length if they cannot be
     padded: padding shifts a text, and the first slots of an endless one are never evicted.
-
-    The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
-    has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
     """
     device = network.norm.weight.device
     longest = max(map(len, prompts))
     pads = [longest - len(prompt) for prompt in prompts]
-    if any(pads) and (endless or not is_shift_invariant(network)):
+    if any(pads) and (isinstance(cache, EndlessCache) or not is_shift_invariant(network)):
         raise ValueError(
             f"prompts of unequal length, {longest - max(pads)} to {longest} tokens, cannot share a batch if they are "
             "endless, or if the network's scores depend on absolute positions: give them one by one (--batch_size 1)"
         )
     tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=device)
     padding = torch.tensor(pads, device=device) if any(pads) else None  # (B,)
-    cache: KVCache
-    if endless:
-        cache = EndlessCache(network, len(prompts))
-    else:
-        slots = longest + max_new_tokens
-        if device.type != "cpu":  # compiled code for a GPU is for one number of slots
-            slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
-        cache = KVCache(network.args, len(prompts), slots)
     sampler = Sampler(sampling, prompts, first_row, logprobs)
     return decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
+
+
+def cache_for(
+    network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool, last: KVCache | None = None
+) -> KVCache:
+    """A cache for these prompts: the ``last`` one if it has the size of a new one, because it may have been recorded.
+
+    The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
+    has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.
+    """
+    if endless:
+        return EndlessCache(network, len(prompts))
+    slots = max(map(len, prompts)) + max_new_tokens
+    if network.norm.weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
+        slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
+    if last is not None and (last.batch_size, last.max_seq_len) == (len(prompts), slots):
+        return last
+    return KVCache(network.args, len(prompts), slots)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:
@@ -286,16 +294,18 @@ def continue_samples(
     None, except the last time. Raises ValueError if the prompts of a batch cannot share one (``decode_prompts``).
     """
     remaining, done = iter(samples), 0
+    cache: KVCache | None = None
     while batch := list(islice(remaining, batch_size)):
         prompts = [sample.prompt.tokens for sample in batch]
         longest = max(sample.max_new_tokens for sample in batch)
         waiting = list(batch)  # not finished, or finished but not yielded yet; only the first one is streamed
         found: list[list[float]] | None = [] if with_logprobs else None
-        # No name for the steps: it would keep this batch's cache alive beside the next one's.
+        cache = cache_for(network, prompts, longest, endless, cache)
+        # No name for the steps: it would keep this batch's cache alive while the next one's is allocated.
         for _ in push_tokens(
             network,
             batch,
-            decode_prompts(network, prompts, longest, sampling, done, endless=endless, logprobs=found),
+            decode_prompts(network, prompts, longest, sampling, cache, done, logprobs=found),
             speed,
             found,
         ):

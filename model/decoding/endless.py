@@ -3,12 +3,14 @@
 import torch
 import torch.nn.functional as F
 
-from ..cache import KVCache
+from ..cache import KVCache, allocated_slots
 from ..config import ModelArgs
+from ..fast.step import compiles_each_size
 from ..transformer import Transformer
 
 SINKS = 4  # tokens at the start of a text that are never evicted
 FIRST_SLOTS = 256  # that are allocated at first
+COMPILED_SLOTS = 4096  # the same if a step is compiled for each size of the cache, for up to a minute
 
 
 def quarter_of(context: int) -> int:
@@ -44,7 +46,8 @@ class EndlessCache(KVCache):
                 "them: it cannot be endless, nor chat; use generate.py without --endless"
             )
         self.context = checked_context(network.args, context)
-        super().__init__(network.args, batch_size, min(self.context, FIRST_SLOTS))
+        first = COMPILED_SLOTS if compiles_each_size(network) else FIRST_SLOTS
+        super().__init__(network.args, batch_size, min(self.context, first))
         # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
         # buffer, torch.compile would treat that as a special case and recompile.
         self._add_slots(1)
@@ -80,7 +83,8 @@ class EndlessCache(KVCache):
         for layer in self.layers:
             layer.slots += count
             if layer.keys is not None:
-                layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, count)), F.pad(layer.values, (0, 0, 0, count))
+                more = allocated_slots(layer.slots, layer.keys.device) - layer.keys.shape[2]
+                layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, more)), F.pad(layer.values, (0, 0, 0, more))
 
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""
@@ -89,7 +93,7 @@ class EndlessCache(KVCache):
         for layer in self.layers:
             if layer.keys is None:  # nothing is cached yet
                 continue
-            keys, values = layer.keys, layer.values  # (B, K, max_seq_len + 1, D)
+            keys, values = layer.keys, layer.values  # (B, K, slots, D)
             pairs = torch.view_as_complex(keys[:, :, old].float().unflatten(-1, (-1, 2)))  # (B, K, N, D/2)
             keys[:, :, new] = torch.view_as_real(pairs * back).flatten(3).type_as(keys)  # (B, K, N, D)
             values[:, :, new] = values[:, :, old].clone()  # values are not rotated

@@ -25,12 +25,13 @@ RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
 
-def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
+def for_decoding(model: Transformer, compile: bool = False, *, record: bool = True) -> Transformer:
     """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
-    AMD, the forward pass of one token of each row is recorded, if it can be. With ``compile`` it is compiled, on a CPU
-    once and for all into a file; raises ValueError if that is impossible (``check_compiles``).
+    AMD, the forward pass of one token of each row is recorded, if it can be, which takes memory; not without
+    ``record``. With ``compile`` it is compiled, on a CPU once and for all into a file; raises ValueError if that is
+    impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
     prompt. A network that this function has returned is not changed.
@@ -40,7 +41,7 @@ def for_decoding(model: Transformer, compile: bool = False) -> Transformer:
     network = replace_modules(accelerate(model), fast_product).eval()
     output = FastTiedOutput(network.tok_embeddings) if network.output is None else network.output
     network.output = LastLogits(output)
-    return with_fast_step(network, compile)
+    return with_fast_step(network, compile, record)
 
 
 class LastLogits(nn.Module):
@@ -54,14 +55,15 @@ class LastLogits(nn.Module):
         return self.output(h[:, -1:])
 
 
-def with_fast_step(network: Transformer, compile: bool) -> Transformer:
+def with_fast_step(network: Transformer, compile: bool, record: bool) -> Transformer:
     """``network``, or a copy with a fast step if the network can have one: recorded on a GPU, direct on a CPU.
 
-    With ``compile`` it is compiled, or ValueError is raised (``check_compiles``).
+    With ``compile`` it is compiled, or ValueError is raised (``check_compiles``); without ``record`` never recorded.
     """
+    device = network.norm.weight.device.type
     if compile:
         check_compiles(network)
-    elif network.norm.weight.device.type not in (*RECORDS, "cpu") or why_not(network):
+    elif device not in (*RECORDS, "cpu") or (device in RECORDS and not record) or why_not(network):
         return network
     faster = copy.copy(network)
     faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
@@ -128,6 +130,12 @@ def compile_seconds(network: Transformer) -> float:
     return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
+def compiles_each_size(network: Transformer) -> bool:
+    """Whether this network of the decode loop compiles its step for each number of slots of a cache."""
+    step = getattr(network.forward, "__self__", None)
+    return isinstance(step, Step) and isinstance(step.chosen.fast, RecordedStep) and step.compile
+
+
 def matches(cache: KVCache, weight: Tensor) -> bool:
     """Whether the cache has keys, of the dtype and on the device of this weight."""
     keys = cache.layers[0].keys
@@ -162,15 +170,20 @@ def check_compiles(network: Transformer) -> None:
         problem = f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}"
     if problem:
         raise ValueError(f"{problem}: leave compile out")
+    check_compiler(device, "leave compile out")
+
+
+def check_compiler(device: str, otherwise: str) -> None:
+    """Raise ValueError, which ends with the advice ``otherwise``, unless torch.compile can make code for ``device``."""
     if device == "cuda" and not has_triton():
         raise ValueError(
-            "compile on a GPU needs Triton, and there is none: install triton (on Windows triton-windows), or leave "
-            "compile out"
+            "compile on a GPU needs Triton, and there is none: install triton (on Windows triton-windows), or "
+            f"{otherwise}"
         )
     if device == "cpu" and shutil.which(compiler()) is None:
         raise ValueError(
             f"compile needs a C++ compiler, and there is no {compiler()!r} on PATH: install it, set CXX to the program "
-            "of another one, or leave compile out"
+            f"of another one, or {otherwise}"
         )
 
 

@@ -14,6 +14,7 @@ from ..cli import Settings, instances, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs, Range, check_settings
+from ..fast.step import check_compiler
 from ..text.sources import STDIN, TEXT_KEY, DocSeparator, Documents, TextKey, open_documents
 from ..text.train_tokenizer import TOKENIZER_KINDS
 from ..transformer import Transformer
@@ -253,7 +254,9 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
         )
     if train.network:
         find_network(train.network)
-    run.machine(ranks)
+    device = run.machine(ranks).device.type
+    if train.compile:
+        check_compiler(device, "give --no-compile")
     return run
 
 

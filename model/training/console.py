@@ -19,6 +19,7 @@ from ..cli import explain_out_of_memory, print_note, print_rows, quantity
 from ..cli.machine import readable_size
 from ..cli.script import discard_stdout, on_stop
 from ..decoding.batches import generate
+from ..fast.step import for_decoding
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
 from .config import Run, TrainArgs
@@ -123,7 +124,9 @@ class Console:
         model, step, prompt = trainer.model, trainer.progress.step, self.text.prompt
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         eos_ids = self.text.chat.eos_ids if self.text.chat else tokenizer.eos_ids
-        rows = generate(model, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)
+        # A recording would need memory that training may not leave, and PyTorch would free what the next step needs.
+        network = for_decoding(model, record=False)
+        rows = generate(network, [prompt], length, temperature=0.7, top_p=0.9, seed=step, eos_ids=eos_ids)
         new_tokens = [token for (token,) in rows if token is not None]
         # Decoded together with the prompt, because some tokenizers drop the space at the beginning of a text.
         text = tokenizer.decode([*prompt, *new_tokens]).removeprefix(tokenizer.decode(prompt))

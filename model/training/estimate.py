@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     """Bytes of one process."""
 
     state: int  # weights, gradients and optimizer state
-    activations: int  # of one micro-batch, kept for the backward pass
+    activations: int  # of one micro-batch, kept for the backward pass, with autocast's copies of the matrices
     peak: int  # at most, of the whole process
 
 
@@ -48,8 +48,9 @@ def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Mem
     The peak is within 15% of measurements; of one wide layer with a large vocabulary it is up to a quarter too high.
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
     measured for ``hidden_dim`` of 8/3 ``dim``, that of the logits with vocabularies of 4,096 to 151,936 tokens, and
-    what FSDP gathers in two processes on a CPU (benchmarks/README.md). The peak includes temporary tensors of the
-    backward pass, Muon's copies of all matrices of one shape, and the libraries that are imported later.
+    what FSDP gathers in two processes, all on a CPU (benchmarks/README.md); a card's activations were
+    counted. The peak includes temporary tensors of the backward pass, Muon's copies of all matrices of one shape, and
+    the libraries that are imported later.
     """
     parameters, hidden = count_parameters(model)
     dtype, device, processes = machine.dtype, machine.device.type, machine.processes
@@ -63,18 +64,23 @@ def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Mem
     tokens = train.micro_batch_rows(model.max_seq_len, device, processes) * model.max_seq_len
     # Bytes per token and layer, for each unit of dim and of hidden_dim; and per logit
     per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (40, 8, 10)
+    copies = 0
+    if device == "cuda":  # its norms and its attention are single kernels, which keep their inputs and results only
+        per_dim = 32 if dtype == torch.float32 else 20
+        if dtype != torch.float32 and not train.fsdp:  # autocast keeps a copy of each matrix for the backward pass
+            copies = dtype.itemsize * hidden
     activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
     # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins
     logits = per_logit * min(tokens, chunk_rows(model.vocab_size, device)) * model.vocab_size
     logits += (4 + dtype.itemsize) * model.vocab_size * model.dim
-    backward = round(BACKWARD_PEAK[dtype] * activations)
+    backward = copies + round(BACKWARD_PEAK[dtype] * activations)
     if train.fsdp and processes > 1:
         # What is gathered: the vocabulary matrices and a few layers, their gradients, and buffers to add these up
         outside, layer = parameters - hidden, hidden // model.n_layers
         backward += 10 * outside + min(4, model.n_layers) * layer * (4 if dtype == torch.float32 else 9)
         logits += dtype.itemsize * outside
-    backward = max(backward, activations + logits)
-    return Memory(state, activations, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
+    backward = max(backward, copies + activations + logits)
+    return Memory(state, activations + copies, PROCESS + state + backward + (4 + 4 * dtype.itemsize) * stacked)
 
 
 def check_training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> None:

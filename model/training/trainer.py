@@ -52,6 +52,7 @@ from .run_directory import Progress, load_state, read_progress, save_state
 # so validations take a twentieth of the run. The last score is computed in float32: where training multiplies in
 # bfloat16, a token takes three quarters of that time, and the score a tenth of the run at most.
 VALIDATION_SHARE = 0.13
+PINNED = ("cuda",)  # devices to which pinned memory is copied without waiting; PyTorch keeps it until it is copied
 
 
 class Trainer:
@@ -197,7 +198,9 @@ class Trainer:
         # A process divides its sum of losses by the average number of targets, because gradients are averaged. (Targets
         # that the loss leaves out, as the questions of a chat, are not counted.)
         count = max(1, self.dataset.target_count(seen, **sizes)) / ranks.world_size
-        inputs, targets = (torch.from_numpy(part).to(self.device) for part in batch)  # (B, T) each
+        both = torch.from_numpy(np.stack(batch))  # (2, B, T), for a single copy
+        pinned = self.device.type in PINNED  # otherwise the copy would wait until the card has done all earlier work
+        inputs, targets = (both.pin_memory() if pinned else both).to(self.device, non_blocking=pinned)
         return inputs, targets, count
 
     def step(self, lr_scale: float) -> dict[str, float]:

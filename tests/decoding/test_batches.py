@@ -8,7 +8,7 @@ import pytest
 import torch
 from letters import EOS, LETTERS
 
-from model import KVCache, ModelArgs, Transformer, generate
+from model import ModelArgs, Transformer, generate
 from model.decoding import batches as module
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
 from model.decoding.sampling import Sampling
@@ -27,7 +27,7 @@ def scripted(monkeypatch):
     def call(*texts, begin="", n=200, stop=(), speed=None, on_step=lambda step: None, **options):
         call.batches = []
 
-        def decode_prompts(network, prompts, max_new_tokens, sampling, first, endless, logprobs):
+        def decode_prompts(network, prompts, max_new_tokens, sampling, cache, first, logprobs):
             call.batches.append(len(prompts))
             batch = texts[first : first + len(prompts)]
             rows = [[EOS if byte == 1 else 2 + byte for byte in text.encode()] for text in batch]
@@ -143,30 +143,35 @@ def test_after_a_minute_of_decoding_a_note_says_that_compiling_might_have_paid(
 
 
 @pytest.mark.parametrize(("device", "context", "slots"), [("cpu", 999, 14), ("meta", 999, 256), ("meta", 99, 99)])
-def test_caches_of_a_gpu_have_few_lengths_because_each_is_compiled_for(monkeypatch, device, context, slots):
+def test_caches_of_a_gpu_have_few_lengths_because_each_is_compiled_for(device, context, slots):
     network = Transformer(ModelArgs(dim=8, n_layers=1, n_heads=2, vocab_size=9, max_seq_len=context)).to(device)
-    monkeypatch.setattr(module, "decode", lambda network, tokens, new, sample, cache, padding: cache.max_seq_len)
-    assert module.decode_prompts(network, [[1] * 5], 9, Sampling()) == slots
+    assert module.cache_for(network, [[1] * 5], 9, endless=False).max_seq_len == slots
 
 
-def test_the_cache_of_a_batch_is_freed_before_the_next_one_is_made(small_model, monkeypatch):
-    made = []
+@pytest.mark.parametrize("endless", [False, True])
+def test_the_cache_of_a_batch_is_reused_or_freed_before_the_next_one_is_allocated(small_model, monkeypatch, endless):
+    allocated = []
+    zeros = torch.zeros
 
-    class Counted(KVCache):
-        def __init__(self, *arguments):
-            assert not any(cache() for cache in made)
-            super().__init__(*arguments)
-            made.append(weakref.ref(self))
+    def counted_zeros(*arguments, **options):
+        tensor = zeros(*arguments, **options)
+        if len(tensor.shape) == 4:  # the keys of a layer
+            assert not any(keys() is not None for keys, _ in allocated), "the cache of the last batch"
+            allocated.append((weakref.ref(tensor), len(tensor)))
+        return tensor
 
-    monkeypatch.setattr(module, "KVCache", Counted)
-    network = for_decoding(small_model(vocab_size=LETTERS.vocab_size))
-    samples = [Sample(prompt("a"), LETTERS, 3) for _ in range(3)]
+    monkeypatch.setattr(torch, "zeros", counted_zeros)
+    network = for_decoding(small_model(vocab_size=LETTERS.vocab_size, n_layers=1))
+    samples = [Sample(prompt("a"), LETTERS, 3) for _ in range(5)]
+    alone = [Sample(prompt("a"), LETTERS, 3) for _ in range(5)]
     gc.disable()
     try:
-        assert all(list(continue_samples(network, samples, Sampling(), Speed(), batch_size=1)))
+        assert all(list(continue_samples(network, samples, Sampling(seed=1), Speed(), batch_size=2, endless=endless)))
     finally:
         gc.enable()
-    assert len(made) == 3
+    assert [rows for _, rows in allocated] == ([2, 2, 1] if endless else [2, 1])
+    list(continue_samples(network, alone, Sampling(seed=1), Speed(), batch_size=1, endless=endless))
+    assert [sample.text for sample in samples] == [sample.text for sample in alone]
 
 
 @pytest.mark.parametrize("options", [{}, {"temperature": 0.8}, {"temperature": 0.8, "repetition_penalty": 1.3}])

@@ -19,8 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from model import KVCache, Transformer, generate
-from model.decoding.batches import Speed
+from model.decoding.batches import Prompt, Sample, Speed, continue_samples
 from model.decoding.conversation import Conversation
+from model.decoding.endless import EndlessCache
 from model.decoding.sampling import Sampler, Sampling
 from model.fast import recorded
 from model.fast.kernels import accelerate
@@ -201,6 +202,29 @@ def test_the_recording_of_a_smaller_cache_is_freed_before_the_next_one_is_made(s
     network = for_decoding(small_model(max_seq_len=600))
     assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
     assert recorder.alive_before == [0, 0]
+
+
+def test_batches_of_one_size_are_recorded_once(small_model, recorder, eager):
+    model = small_model(vocab_size=LETTERS.vocab_size)
+    network = for_decoding(model)
+    samples = [Sample(Prompt("", [3 + row]), LETTERS, 9) for row in range(6)]
+    list(continue_samples(network, samples, Sampling(0.0), Speed(), batch_size=2))
+    assert len(recorder.made) == 1
+    assert [[sample.tokens] for sample in samples] == [
+        [[token for (token,) in eager(model, [[3 + row]], 9)]] for row in range(6)
+    ]
+
+
+def test_an_endless_text_is_compiled_once_for_up_to_4096_slots(small_model, recorder, monkeypatch):
+    monkeypatch.setattr("model.fast.step.check_compiles", lambda network: None)
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda function, dynamic: compiled.append(function) or function)
+    network = for_decoding(small_model(max_seq_len=600), compile=True)
+    assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
+    assert len(compiled) == len(recorder.made) == 1
+    model = small_model(n_layers=1, max_seq_len=5000)
+    assert EndlessCache(for_decoding(model, compile=True)).max_seq_len == 4096
+    assert EndlessCache(for_decoding(model)).max_seq_len == 256
 
 
 def changed(model, what):

@@ -2,7 +2,7 @@
 
 The meta device stands for a GPU. Its tensors have no numbers, so whatever comes back to the CPU is invented: zeros.
 The rules are those of Apple GPUs, which have no 64-bit floating point, and of all GPUs: a copy that does not wait reads
-memory that may be gone, and each result that the CPU waits for leaves the device idle.
+memory that may be gone, unless it is pinned, and each result that the CPU waits for leaves the device idle.
 """
 
 import dataclasses
@@ -19,13 +19,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
-from model import Transformer, generate
+from model import KVCache, Transformer, generate
 from model.decoding import sampling
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
+from model.decoding.endless import EndlessCache
 from model.decoding.sampling import Sampling
 from model.decoding.scoring import Score, score_texts, windows
 from model.fast.step import for_decoding
+from model.training import trainer as trainer_module
 from model.training.config import TrainArgs
 from model.training.trainer import Trainer
 from study.positions import SCHEMES, build_scheme
@@ -46,6 +48,8 @@ class Device(TorchDispatchMode):
         self.has_doubles = has_doubles
         self.waits = 0
         self.launches = 0  # of kernels
+        self.copies: list[bool] = []  # to the device: whether each is one that does not wait
+        self.pinned: list[Tensor] = []
         self.operators: set[str] = set()
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
@@ -58,7 +62,9 @@ class Device(TorchDispatchMode):
         target = torch.device(kwargs.get("device") or DEVICE)
         within = target == DEVICE and all(x.device == DEVICE for x in inputs)  # in the order of the device's kernels
         copies = func in (aten._to_copy.default, aten.copy_.default) and not within
-        if copies and (kwargs.get("non_blocking") or True in args[2:]):
+        source = args[func is aten.copy_.default] if copies else None
+        runs_on = copies and bool(kwargs.get("non_blocking") or True in args[2:])
+        if runs_on and not any(source.data_ptr() == pinned.data_ptr() for pinned in self.pinned):
             raise AssertionError("a copy that does not wait: its source may be freed or changed before it is read")
         if func is aten._to_copy.default and here and target.type == "cpu":
             self.waits += 1
@@ -72,6 +78,8 @@ class Device(TorchDispatchMode):
             x.dtype in NO_DOUBLES for x in [*results, *(x for x in inputs if x.device == DEVICE)]
         ):
             raise TypeError(f"{func}: the device has no 64-bit floating point")
+        if copies and results and source.device.type == "cpu":
+            self.copies.append(runs_on)
         if here or results:
             name = func.name().removeprefix("aten::")
             self.operators.add(name)
@@ -122,7 +130,11 @@ def card(backends, monkeypatch) -> Iterator[Device]:
     """A device that has 64-bit floating point, as NVIDIA's and AMD's: what draws tokens there, draws them here."""
     devices = tuple("meta" if device == "cuda" else device for device in sampling.SAMPLING_DEVICES)
     monkeypatch.setattr(sampling, "SAMPLING_DEVICES", devices)
+    monkeypatch.setattr(trainer_module, "PINNED", ("meta",))
     with Device(has_doubles=True) as device:
+        monkeypatch.setattr(
+            Tensor, "pin_memory", lambda tensor: device.pinned.append(tensor.clone()) or device.pinned[-1]
+        )
         yield device
     assert {name for name in device.operators if "CUDA" not in backends[name]} == set()
 
@@ -154,7 +166,7 @@ def test_a_training_step_waits_once(device, settings):
         ("float16", "muon", 135, 173),
     ],
 )
-def test_a_training_step_on_a_card_waits_once_and_launches_no_more_kernels_than_it_did(
+def test_a_training_step_on_a_card_waits_and_copies_once_and_launches_no_more_kernels_than_it_did(
     card, dtype, optimizer, layer, rest
 ):
     """Small networks on a card take as long as their launches. (Here PyTorch's fused attention is made of eleven.)"""
@@ -164,8 +176,10 @@ def test_a_training_step_on_a_card_waits_once_and_launches_no_more_kernels_than_
         run = Trainer(network, dataset(), TrainArgs(batch_size=4, dtype=dtype, device="cpu", optimizer=optimizer))
         run.step(1.0)
         card.launches = card.waits = 0
+        card.copies.clear()
         run.step(1.0)
         assert card.waits == 1
+        assert card.copies == [True], "of the tokens; a copy that waits would leave the card idle"
         launches.append(card.launches)
     assert launches[1] - launches[0] <= layer
     assert 3 * launches[0] - 2 * launches[1] <= rest
@@ -213,6 +227,19 @@ def test_a_card_draws_tokens_itself_and_each_is_waited_for_once(card, options):
         assert card.waits == 1
         card.waits = 0
     assert "max.dim" in card.operators or {"cumsum", "searchsorted.Tensor"} <= card.operators
+
+
+@torch.no_grad()
+def test_caches_on_a_device_have_slots_in_multiples_of_8():
+    """Or else rows of 16-bit scores would not be aligned, as tensor cores need them."""
+    model = Transformer(dataclasses.replace(ARGS, n_layers=1, max_seq_len=1003)).to(DEVICE)
+    slots = []
+    for cache in (KVCache(model.args), KVCache(model.args, max_seq_len=13), EndlessCache(model)):
+        for start_pos in (0, 256, 512, 1002):
+            if isinstance(cache, EndlessCache) or start_pos < cache.max_seq_len:
+                model(torch.zeros(1, 1, dtype=torch.long, device=DEVICE), cache.make_room(start_pos, 1), cache)
+                slots.append(cache.layers[0].keys.shape[2])
+    assert slots == [1008] * 4 + [16] + [264, 520, 1008, 1008]
 
 
 def test_a_turn_of_a_conversation_waits_once_a_token(device):

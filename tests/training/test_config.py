@@ -10,8 +10,8 @@ import torch
 from model import ModelArgs, Transformer
 from model.cli import toml_text
 from model.config import Range, setting_fields
-from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, TrainArgs, resolve
-from model.training.distributed import Ranks
+from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, Run, TrainArgs, resolve
+from model.training.distributed import Machine, Ranks
 from model.weights import save_model
 
 RANGES = [
@@ -50,6 +50,20 @@ def test_fraction_done_is_by_steps_or_by_the_clock_whichever_is_larger():
     assert TrainArgs(minutes=2).fraction_done(10**9, 30) == 0.25
     assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 30) == 0.5
     assert TrainArgs(minutes=2, max_steps=10).fraction_done(5, 90) == 0.75
+
+
+def test_compile_is_refused_before_the_text_is_read_where_nothing_can_compile(monkeypatch):
+    settings = {"data": ("missing.txt",), "compile": True, "device": "cpu"}
+    monkeypatch.setenv("CXX", "no-compiler")
+    with pytest.raises(ValueError, match=r"^compile needs a C\+\+ compiler.* 'no-compiler' .*, or give --no-compile$"):
+        resolve(None, settings, False, Ranks())
+    monkeypatch.setattr(Run, "machine", lambda run, ranks: Machine(torch.device("cuda")))
+    monkeypatch.setattr("model.fast.step.has_triton", lambda: False)
+    with pytest.raises(ValueError, match=r"^compile on a GPU needs Triton.*: install triton .*, or give --no-compile$"):
+        resolve(None, settings, False, Ranks())
+    assert not resolve(None, settings | {"compile": False}, False, Ranks()).train.compile
+    monkeypatch.setattr("model.fast.step.has_triton", lambda: True)
+    assert resolve(None, settings, False, Ranks()).train.compile
 
 
 def test_a_micro_batch_on_an_apple_gpu_has_at_most_32768_tokens():

@@ -7,6 +7,7 @@ from itertools import count
 from pathlib import Path
 
 import pytest
+import torch
 from training_helpers import ARGS, dataset, make_run, stop_at, trainer
 
 from model.training.config import TrainArgs
@@ -118,6 +119,16 @@ def test_samples_go_to_stdout_and_everything_else_to_stderr(tmp_path, capfd):
     )
     assert "\r" not in err, "lines of a log file"
     assert "parameters     4,784\n" in err
+
+
+def test_samples_during_a_run_are_not_recorded_because_training_may_leave_no_memory(tmp_path, monkeypatch, capfd):
+    def record(step, device):
+        raise torch.OutOfMemoryError("no memory for the recording")
+
+    monkeypatch.setattr("model.fast.step.RECORDS", ("cpu",))
+    monkeypatch.setattr("model.fast.recorded.record", record)
+    assert train_in_console(trainer(tmp_path, max_steps=2, sample_every=2)) == 0
+    assert "--- sample at step 2 ---" in capfd.readouterr().out
 
 
 def test_a_second_ctrl_c_is_not_caught(tmp_path):

@@ -4,8 +4,10 @@ import dataclasses
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 from model import ModelArgs, Transformer
+from model.fast import kernels
 from model.fast.loss import NextTokenLoss
 from model.training.config import TrainArgs
 from model.training.distributed import Machine
@@ -62,6 +64,44 @@ def test_the_estimate_matches_what_a_step_allocates(optimizer, dtype):
     expected = training_memory(ARGS, train, Machine(CPU, dtype))
     assert expected.state == sum(tensor.nbytes for tensor in tensors)
     assert expected.activations == pytest.approx(activations, rel=0.25)
+
+
+class OneKernel(torch.autograd.Function):
+    """A function as one kernel, which keeps its inputs and perhaps its result for the backward pass."""
+
+    @staticmethod
+    def forward(ctx, compute, keeps_result, *inputs):
+        out = compute(*inputs)
+        ctx.save_for_backward(*inputs, *([out] if keeps_result else []))
+        ctx.inputs = len(inputs)
+        return out
+
+    @staticmethod
+    def backward(ctx, grad):
+        return (None, None, *map(torch.zeros_like, ctx.saved_tensors[: ctx.inputs]))
+
+
+@pytest.mark.parametrize("dim", [64, 192])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_estimate_for_a_card_matches_what_single_kernels_for_norms_and_attention_keep(monkeypatch, dim, dtype):
+    formula = kernels.fused_attention
+
+    def norm(self, x):
+        return OneKernel.apply(lambda x, weight: F.rms_norm(x, weight.shape, weight, 1e-5), False, x, self.weight)
+
+    def attend(q, k, v, mask):
+        def compute(q, k, v):
+            return formula(q, k, v).transpose(1, 2).contiguous().transpose(1, 2)  # a card's memory has the heads last
+
+        return OneKernel.apply(compute, True, q, k, v)
+
+    monkeypatch.setattr(kernels.FastRMSNorm, "forward", norm)
+    monkeypatch.setattr(kernels, "attend", attend)
+    args = ModelArgs(dim=dim, n_layers=3, n_heads=4, vocab_size=300, max_seq_len=96)
+    activations = step(Transformer(args), [], rows=16, autocast=dtype == torch.bfloat16)
+    train = TrainArgs(batch_size=16, micro_batch_size=16)
+    expected = training_memory(args, train, Machine(torch.device("cuda"), dtype))
+    assert expected.activations == pytest.approx(activations, rel=0.06)
 
 
 @pytest.mark.parametrize(
