@@ -1,7 +1,5 @@
 """The KV cache: keys and values of all earlier tokens, so that a forward pass computes only those of the new tokens."""
 
-import math
-
 import torch
 from torch import Tensor
 
@@ -25,18 +23,12 @@ class LayerCache:
         B, K, T, D = xk.shape
         if self.keys is None:
             with torch.inference_mode(False):  # later tokens may be written outside of it
-                size = (B, K, allocated_slots(self.slots, xk.device), D)
-                self.keys = torch.zeros(size, dtype=xk.dtype, device=xk.device)
+                self.keys = torch.zeros(B, K, self.slots, D, dtype=xk.dtype, device=xk.device)
                 self.values = torch.zeros_like(self.keys)
         end = start_pos + T
         self.keys[:, :, start_pos:end] = xk.detach()
         self.values[:, :, start_pos:end] = xv.detach()
         return self.keys[:, :, :end].type_as(xk), self.values[:, :, :end].type_as(xv)  # (B, K, S, D)
-
-
-def allocated_slots(slots: int, device: torch.device) -> int:
-    """At least ``slots``: on a GPU a multiple of 8, or else tensor cores could not read rows of 16-bit scores."""
-    return slots if device.type == "cpu" else 8 * math.ceil(slots / 8)
 
 
 class KVCache:

@@ -20,7 +20,7 @@ from ..fast.step import compile_seconds, could_compile, for_decoding
 from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
-from .endless import EndlessCache, is_shift_invariant
+from .endless import EndlessCache, aligned_slots, is_shift_invariant
 from .sampling import Sampler, Sampling
 
 Prompts = Sequence[Sequence[int]]
@@ -109,12 +109,15 @@ def cache_for(
     """
     if endless:
         return EndlessCache(network, len(prompts))
-    slots = max(map(len, prompts)) + max_new_tokens
-    if network.norm.weight.device.type != "cpu":  # compiled code for a GPU is for one number of slots
+    slots, device = max(map(len, prompts)) + max_new_tokens, network.norm.weight.device
+    if device.type != "cpu":  # compiled code for a GPU is for one number of slots
         slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
     if last is not None and (last.batch_size, last.max_seq_len) == (len(prompts), slots):
         return last
-    return KVCache(network.args, len(prompts), slots)
+    cache = KVCache(network.args, len(prompts), slots)
+    for layer in cache.layers:
+        layer.slots = aligned_slots(slots, device)
+    return cache
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:

@@ -1,9 +1,11 @@
 """Texts longer than the context: a cache that grows with the text, and evicts old tokens when the context is full."""
 
+import math
+
 import torch
 import torch.nn.functional as F
 
-from ..cache import KVCache, allocated_slots
+from ..cache import KVCache
 from ..config import ModelArgs
 from ..fast.step import compiles_each_size
 from ..transformer import Transformer
@@ -27,6 +29,11 @@ def checked_context(args: ModelArgs, context: int | None) -> int:
     return context
 
 
+def aligned_slots(slots: int, device: torch.device) -> int:
+    """At least ``slots``: on a GPU a multiple of 8, or else tensor cores could not read rows of 16-bit scores."""
+    return slots if device.type == "cpu" else 8 * math.ceil(slots / 8)
+
+
 class EndlessCache(KVCache):
     """A cache that doubles while the text grows, up to the context. Then it evicts the oldest quarter of its tokens.
 
@@ -48,14 +55,13 @@ class EndlessCache(KVCache):
         self.context = checked_context(network.args, context)
         first = COMPILED_SLOTS if compiles_each_size(network) else FIRST_SLOTS
         super().__init__(network.args, batch_size, min(self.context, first))
-        # One slot more than that, which is never used: if the slice `[:end]` of the cache were ever as long as the
-        # buffer, torch.compile would treat that as a special case and recompile.
-        self._add_slots(1)
+        self.device = network.norm.weight.device
+        self._set_slots()
         # Rotations back by 0, 1, 2, ... positions. They have length 1, because the cached keys are multiplied by
         # YaRN's factor already. They are computed on the CPU, because CUDA compiles a kernel for the first abs of
         # complex numbers.
         table = network.freqs_cis.detach().cpu()
-        self.rotations_back = (table.conj() / table.abs()).to(network.norm.weight.device)  # (max_seq_len, D/2)
+        self.rotations_back = (table.conj() / table.abs()).to(self.device)  # (max_seq_len, D/2)
         self.quarter = quarter_of(self.context)
         self.chunk = min(self.chunk, self.quarter)  # a longer prompt would not fit after an eviction
         self.keep = min(keep, self.context // 2)
@@ -74,17 +80,21 @@ class EndlessCache(KVCache):
             self.evict(count, start_pos)
             start_pos -= count
         while start_pos + T > self.max_seq_len:
-            more = min(self.max_seq_len, self.context - self.max_seq_len)
-            self._add_slots(more)
-            self.max_seq_len += more
+            self.max_seq_len = min(2 * self.max_seq_len, self.context)
+            self._set_slots()
         return start_pos
 
-    def _add_slots(self, count: int) -> None:
+    def _set_slots(self) -> None:
+        """Give each layer room for ``max_seq_len`` tokens.
+
+        One slot more is never used: if the slice `[:end]` of the cache were ever as long as the buffer, torch.compile
+        would treat that as a special case and recompile.
+        """
         for layer in self.layers:
-            layer.slots += count
+            before, layer.slots = layer.slots, aligned_slots(self.max_seq_len + 1, self.device)
             if layer.keys is not None:
-                more = allocated_slots(layer.slots, layer.keys.device) - layer.keys.shape[2]
-                layer.keys, layer.values = F.pad(layer.keys, (0, 0, 0, more)), F.pad(layer.values, (0, 0, 0, more))
+                more = (0, 0, 0, layer.slots - before)
+                layer.keys, layer.values = F.pad(layer.keys, more), F.pad(layer.values, more)
 
     def evict(self, count: int, length: int) -> None:
         """Evict ``count`` of the ``length`` cached tokens: the oldest ones after the first ``keep``."""

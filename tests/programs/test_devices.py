@@ -19,9 +19,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from training_helpers import ARGS, dataset
 
-from model import KVCache, Transformer, generate
+from model import Transformer, generate
 from model.decoding import sampling
-from model.decoding.batches import Speed
+from model.decoding.batches import Speed, cache_for
 from model.decoding.conversation import Conversation
 from model.decoding.endless import EndlessCache
 from model.decoding.sampling import Sampling
@@ -234,12 +234,13 @@ def test_caches_on_a_device_have_slots_in_multiples_of_8():
     """Or else rows of 16-bit scores would not be aligned, as tensor cores need them."""
     model = Transformer(dataclasses.replace(ARGS, n_layers=1, max_seq_len=1003)).to(DEVICE)
     slots = []
-    for cache in (KVCache(model.args), KVCache(model.args, max_seq_len=13), EndlessCache(model)):
+    plain = [cache_for(model, [[1]], count, endless=False) for count in (1002, 12)]
+    for cache in (*plain, cache_for(model, [[1]], 12, endless=True)):
         for start_pos in (0, 256, 512, 1002):
             if isinstance(cache, EndlessCache) or start_pos < cache.max_seq_len:
                 model(torch.zeros(1, 1, dtype=torch.long, device=DEVICE), cache.make_room(start_pos, 1), cache)
                 slots.append(cache.layers[0].keys.shape[2])
-    assert slots == [1008] * 4 + [16] + [264, 520, 1008, 1008]
+    assert slots == [1008] * 4 + [256] + [264, 520, 1008, 1008]
 
 
 def test_a_turn_of_a_conversation_waits_once_a_token(device):
