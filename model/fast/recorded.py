@@ -126,8 +126,8 @@ def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[
     is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
 
     Matrix products need some memory to work in. PyTorch keeps it for each stream, and frees it with any recording of
-    that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then gets
-    memory of its own, and after it, so that nothing else uses that.
+    that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then
+    allocates its own, and after the recording, so that only the recording uses that memory.
     """
     current = torch.cuda.current_stream(device)
     with ONE_AT_A_TIME, torch.cuda.stream(current):  # also after a recording that failed

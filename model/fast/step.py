@@ -34,7 +34,7 @@ def for_decoding(model: Transformer, compile: bool = False, *, record: bool = Tr
     impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
-    prompt. A network that this function has returned is not changed.
+    prompt. A network that this function has returned is returned as it is.
     """
     if isinstance(model.output, LastLogits):
         return model
@@ -60,13 +60,15 @@ def with_fast_step(network: Transformer, compile: bool, record: bool) -> Transfo
 
     With ``compile`` it is compiled, or ValueError is raised (``check_compiles``); without ``record`` never recorded.
     """
-    device = network.norm.weight.device.type
     if compile:
         check_compiles(network)
-    elif device not in (*RECORDS, "cpu") or (device in RECORDS and not record) or why_not(network):
+    elif network.norm.weight.device.type in RECORDS and not record:
+        return network
+    step = Step(network, compile)
+    if step.chosen.fast is None:
         return network
     faster = copy.copy(network)
-    faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
+    faster.forward = step.forward  # type: ignore[method-assign]
     return faster
 
 
@@ -111,7 +113,7 @@ class Step:
         return chosen.fast(tokens, start_pos, cache, mask)
 
     def begin_text(self) -> None:
-        """Notice what has changed since the last prompt, beside weights that were changed in place.
+        """Look for changes since the last prompt that a fast step would miss, and choose again if there are any.
 
         Weights may have been replaced (``load_state_dict(assign=True)``, ``.to()``), and hooks added.
         """
@@ -125,15 +127,19 @@ class Step:
 
 def compile_seconds(network: Transformer) -> float:
     """The time that compiling the fast step of a network has taken so far, which its first tokens wait for."""
-    step = getattr(network.forward, "__self__", None)
-    fast = step.chosen.fast if isinstance(step, Step) else None
+    fast = fast_step_of(network)
     return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
 def compiles_each_size(network: Transformer) -> bool:
     """Whether this network of the decode loop compiles its step for each number of slots of a cache."""
+    fast = fast_step_of(network)
+    return isinstance(fast, RecordedStep) and fast.compile
+
+
+def fast_step_of(network: Transformer) -> FastStep | None:
     step = getattr(network.forward, "__self__", None)
-    return isinstance(step, Step) and isinstance(step.chosen.fast, RecordedStep) and step.compile
+    return step.chosen.fast if isinstance(step, Step) else None
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:
@@ -147,7 +153,7 @@ def weights_of(network: Transformer) -> Iterator[Tensor]:
 
 
 def why_not(network: Transformer) -> str:
-    """Why this network has no fast step: it would skip something, or cannot know what it computes. Empty if it can."""
+    """Why this network has no fast step, which would skip something, or is for other modules; empty if it has one."""
     for name in ("forward", "embed"):
         if getattr(type(network), name) is not getattr(Transformer, name):
             return f"compile would skip {name} of {type(network).__name__}"
@@ -194,5 +200,4 @@ def compiler() -> str:
 
 def could_compile(network: Transformer) -> bool:
     """Whether this network of the decode loop takes a direct step, and could have a compiled one."""
-    step = getattr(network.forward, "__self__", None)
-    return isinstance(step, Step) and isinstance(step.chosen.fast, DirectStep) and shutil.which(compiler()) is not None
+    return isinstance(fast_step_of(network), DirectStep) and shutil.which(compiler()) is not None
