@@ -40,7 +40,7 @@ class EncodedPart(NamedTuple):
     targets: Sequence[int] = ()  # of a conversation: its ids, or UNCOUNTED
 
 
-# Of each ``EncodedPart`` that was written: its tokens, its size, and the numbers of its document and source, from 0
+# An ``EncodedPart`` that was written: its number of tokens, its size, and which document and source it is of, from 0
 PART_DTYPE = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
 
 
@@ -179,7 +179,8 @@ def write_parts(
             for ids, size, starts_document, targets in encode(source):
                 id_file.write(np.asarray(ids, dtype).tobytes())
                 target_file.write(np.asarray(targets, np.int32).tobytes())
-                document += starts_document
+                if starts_document:
+                    document += 1
                 rows.extend([len(ids), size, document, number])
                 bar.update(size)
             if document == before:
