@@ -14,8 +14,8 @@ from .hub import local_directory
 
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # beside a tokenizer.json
-# Rows of a network without a token, as a share of all: its vocabulary may be rounded up, by DeepSeek's 102,400 rows for
-# 100,015 tokens the most.
+# A network may have more rows than its tokenizer has tokens, because its vocabulary is rounded up: fewer than the
+# larger of these. DeepSeek's has the most, 102,400 for 100,015 tokens.
 MAX_VOCAB_PADDING = 128
 MAX_VOCAB_PADDING_SHARE = 32  # one row in so many
 
@@ -45,7 +45,7 @@ def tokenizer_files(path: Path) -> list[Path]:
 
 
 def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
-    """Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any.
+    """Open a tokenizer, with the ``eos_ids`` of generation_config.json or config.json beside it, if these have any.
 
     Raises ValueError if it encodes differently from the tokenizer of its model.
     """
