@@ -74,12 +74,11 @@ class CastRMSNorm(FastRMSNorm):
     """An RMSNorm whose result has another dtype."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
-        vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
+        super().__init__(norm)
         self.dtype = dtype
-        self.compute = norm.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.compute(x).to(self.dtype)
+        return super().forward(x).to(self.dtype)
 
 
 def has_plain_output(network: Transformer) -> bool:
