@@ -66,7 +66,7 @@ def is_text(start: bytes) -> bool:
 
 
 def cache_home() -> Path:
-    """A folder for what can be made again, such as compiled code: the cache of XDG_CACHE_HOME, or else of the home.
+    """A folder for files that can be made again, such as compiled code: in XDG_CACHE_HOME, or else in the home.
 
     If the user has no home, or one that is read-only, as some services have, it is a folder of the user's among the
     temporary files. Raises ValueError if that cannot be made, or if it is somebody else's, who could put code into it.

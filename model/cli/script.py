@@ -105,7 +105,7 @@ def ignore_stop_signals() -> None:
 
 @contextmanager
 def restored_process() -> Iterator[None]:
-    """Put back at the end what a program changes in its process, which may go on: with IPython's %run or runpy."""
+    """Restore at the end what a program changes in its process, because IPython's %run and runpy go on in it."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     if handlers[signal.SIGINT] is signal.SIG_DFL:  # set by startup.py
         handlers[signal.SIGINT] = signal.default_int_handler

@@ -1,9 +1,9 @@
 """Conversations as examples to train on and to score: their tokens, and which of them the loss counts.
 
-The loss counts what the model has to write in a chat: all from the end of the prompt, which the template ends where an
-answer begins, to the token that ends the assistant's turn. That may be more than the words of the answer, for example
-an empty thought. It does not count what the template writes before, nor the words of the user and of the system, nor an
-answer whose row says ``"weight": 0`` or ``"train": false``.
+The loss counts the tokens that the model has to write in a chat: from the end of the prompt, where an answer begins, to
+the token that ends the assistant's turn. That may be more than the words of the answer, for example an empty thought.
+It does not count the template's text before, nor the words of the user and of the system, nor an answer whose row says
+``"weight": 0`` or ``"train": false``.
 """
 
 import warnings

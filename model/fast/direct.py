@@ -144,7 +144,7 @@ def packed_linear(x: Tensor, packed: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 
-TOKENS_BEFORE_COPY = 8  # the time of a copy is what about so many tokens save
+TOKENS_BEFORE_COPY = 8  # about so many tokens save the time that the copy takes
 
 
 class Packed:

@@ -77,7 +77,7 @@ class RecordedStep:
 
 
 def copy_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function with code of its own, because torch.compile runs code that it has compiled 8 times eagerly."""
+    """The same function with another code object. After compiling one 8 times, torch.compile would run it eagerly."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(), function.__globals__)
 

@@ -37,7 +37,7 @@ class Dataset:
     documents: int = 1  # in both
     longest: int = 0  # tokens of the longest one; 0 in an older tokens.json
     val_name: str = ""  # the source of the validation text
-    validation: str = "all"  # what of it is the validation text, in words
+    validation: str = "all"  # which part of it is the validation text, in words
     separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text
     doc_separator: str = ""  # the text between two documents of a file
 

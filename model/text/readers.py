@@ -120,7 +120,7 @@ def read_blocks(file: File) -> Iterator[str]:
 
 
 def look_at(file: File, text_key: str) -> File:
-    """The file with what its beginning tells, which is read once: the first block of a text, or the first row.
+    """Complete a file with the facts that its beginning shows: the first block of a text, or the first row.
 
     Raises ValueError if it is not what its name says, or if the row holds neither a text nor a conversation.
     """

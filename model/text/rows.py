@@ -178,7 +178,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(fields: Any, name: str) -> Any:
-    """The value of a field; None also if it is empty, or if these are no fields."""
+    """The value of a field; None also if it is empty, or if ``fields`` is not a dict."""
     value = fields.get(name) if isinstance(fields, dict) else None
     return None if value in ("", [], {}) else value
 

@@ -59,7 +59,7 @@ class Documents:
         return True in kinds
 
     def conversations(self) -> Iterator[tuple[str, list[Message]]]:
-        """Each conversation, with its place for errors. A warning at the end says what of the rows is not learnt."""
+        """Each conversation with its place, for errors. A warning at the end names fields and rows that go unused."""
         notes = Notes()
         is_empty = True
         for file in self.files:

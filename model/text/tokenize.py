@@ -1,7 +1,7 @@
 """Documents to token ids: the files of a ``Dataset``.
 
-A document is encoded whole, so its tokens do not depend on what stands beside it. What is for validation is decided
-when all tokens are known, by one rule (``divide``).
+A document is encoded whole, so its tokens do not depend on its neighbours. The validation text is chosen when all
+tokens are known, by one rule (``divide``).
 """
 
 import json
@@ -202,7 +202,7 @@ class Division(NamedTuple):
 
 
 def divide(parts: np.ndarray, val_fraction: float, cuts_documents: bool) -> Division:
-    """Decide what is for validation: the second source, or else about ``val_fraction`` of everything.
+    """Choose the validation text: the second source, or else about ``val_fraction`` of everything.
 
     The end of each long document (LONG), and of the short ones every tenth, if ``val_fraction`` is a tenth. So
     all files and kinds of documents have a part in it. Without ``cuts_documents`` all count as short.
@@ -256,7 +256,7 @@ def validation_bytes(
 
 
 def describe_validation(documents: Division, noun: str) -> str:
-    """What of the documents is for validation, in words."""
+    """Which part of the documents is for validation, in words."""
     lengths, tails = documents.ends - documents.starts, documents.ends - documents.cuts
     is_cut = (tails > 0) & (tails < lengths)
     cut, count = int(is_cut.sum()), len(lengths)

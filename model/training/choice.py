@@ -1,4 +1,4 @@
-"""Choose what ``--minutes`` leave open: the size of the model, its batches, and the schedule.
+"""Choose the settings that ``--minutes`` leaves open: the size of the model, its batches, and the schedule.
 
 The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 2,800 times the square
 root of the number of parameters in its layers, and as many again for each 8,192 pieces of the vocabulary, or 10 passes
@@ -72,7 +72,7 @@ COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
 def choose(run: Run, dataset: Dataset, machine: Machine, *, with_speed: bool = False) -> tuple[Run, float | None]:
-    """Choose what ``minutes`` leave open, and whether to compile.
+    """Choose the settings that ``minutes`` leaves open, and whether to compile.
 
     Returns the run with the chosen settings, and the tokens per second to expect, if it has minutes or ``with_speed``.
     Raises ValueError if the run does not fit into the memory.

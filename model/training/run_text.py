@@ -37,8 +37,8 @@ class Text(NamedTuple):
 def prepare_text(run: Run) -> Run:
     """Write the tokenizer and the tokens of a new run into its directory; to resume, they are there.
 
-    Returns the run with what only the text tells: doc_separator, vocab_size if it is trained from scratch, and the
-    prompt of samples if the text is conversations.
+    Returns the run with the settings that follow from the text: doc_separator, vocab_size if it is trained from
+    scratch, and the prompt of samples if the text is conversations.
     """
     if run.resume:
         return run
