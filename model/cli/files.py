@@ -134,6 +134,10 @@ def _sync(path: Path) -> None:
         os.close(descriptor)
 
 
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+
+
 def write_text(path: Path, text: str) -> None:
     write_atomically(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
 
