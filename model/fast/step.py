@@ -29,9 +29,9 @@ def for_decoding(model: Transformer, compile: bool = False, *, record: bool = Tr
     """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
-    AMD, the forward pass of one token of each row is recorded, if it can be, which takes memory; not without
-    ``record``. With ``compile`` it is compiled, on a CPU once and for all into a file; raises ValueError if that is
-    impossible (``check_compiles``).
+    AMD, the forward pass of one token of each row is recorded, if it can be, unless ``record`` is false,
+    because a recording takes memory. With ``compile`` it is compiled, on a CPU once and for all into a file; raises
+    ValueError if that is impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
     prompt. A network that this function has returned is returned as it is.
@@ -58,7 +58,8 @@ class LastLogits(nn.Module):
 def with_fast_step(network: Transformer, compile: bool, record: bool) -> Transformer:
     """``network``, or a copy with a fast step if the network can have one: recorded on a GPU, direct on a CPU.
 
-    With ``compile`` it is compiled, or ValueError is raised (``check_compiles``); without ``record`` never recorded.
+    With ``compile`` the step is compiled, even without ``record``; raises ValueError if that is impossible
+    (``check_compiles``). Otherwise nothing is recorded without ``record``.
     """
     if compile:
         check_compiles(network)
@@ -153,7 +154,10 @@ def weights_of(network: Transformer) -> Iterator[Tensor]:
 
 
 def why_not(network: Transformer) -> str:
-    """Why this network has no fast step, which would skip something, or is for other modules; empty if it has one."""
+    """Why this network cannot have a fast step; empty if it can.
+
+    A fast step would skip hooks and overridden methods, and it is for modules of this library and of PyTorch only.
+    """
     for name in ("forward", "embed"):
         if getattr(type(network), name) is not getattr(Transformer, name):
             return f"compile would skip {name} of {type(network).__name__}"

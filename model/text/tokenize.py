@@ -204,8 +204,8 @@ class Division(NamedTuple):
 def divide(parts: np.ndarray, val_fraction: float, cuts_documents: bool) -> Division:
     """Choose the validation text: the second source, or else about ``val_fraction`` of everything.
 
-    The end of each long document (LONG), and of the short ones every tenth, if ``val_fraction`` is a tenth. So
-    all files and kinds of documents have a part in it. Without ``cuts_documents`` all count as short.
+    That is the end of each long document (LONG), and every tenth of the short ones if ``val_fraction`` is a tenth, so
+    that all files and kinds of documents have a part in it. Without ``cuts_documents`` all documents count as short.
     """
     lengths = np.bincount(parts["document"], parts["tokens"]).astype(np.int64)
     ends = np.cumsum(lengths)
