@@ -3,7 +3,7 @@
 
 python convert.py Meta-Llama-3-8B llama3              make a Hugging Face directory, which all programs read
 python convert.py stories15M.bin stories15M           from llama2.c's format
-python convert.py runs/demo demo.bin --to llama2c     into it
+python convert.py runs/demo demo.bin --to llama2c     into that format
 
 All other programs read Hugging Face directories with safetensors only. An architecture that the format cannot express
 is refused.

@@ -128,8 +128,10 @@ def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
     if not (path / META).is_file():
         raise ValueError(f"{path} is not a run of train.py: name the text to score with --data")
     dataset = load_dataset(path, checkpoint.args.vocab_size)
-    last = read_score(path)  # a short run has scored less
-    part = None if whole else last.max_tokens if last else SCORED_TOKENS
+    last = read_score(path)
+    part = None if whole else SCORED_TOKENS
+    if last and not whole:
+        part = last.max_tokens  # a short run has scored less
     text = validation_text(dataset, checkpoint.args.max_seq_len, part)
     print_note(f"note: scoring {dataset.validation} of {dataset.val_name}, the run's {text[0].name}")
     return text

@@ -107,7 +107,7 @@ def main() -> None:
             raise
         finally:
             speed.print(network)
-        # An answer, or a text up to a stop string, would be taken for a whole one. Other texts are cut by intention.
+        # A cut answer, or a text that was to end at a stop string, looks complete. Other texts always end at the limit.
         if cut and (options.chat or stop) and not options.jsonl:
             length = quantity(max_new_tokens, "token")
             print_note(f"note: {quantity(cut, 'text')} stopped at {length}: --max_new_tokens")
@@ -116,10 +116,8 @@ def main() -> None:
 def print_samples(samples: Iterator[Sample], count: int, options: Options, opening: str | None) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
 
-    Before a text comes ``opening``, or its prompt if that is None.
-
-    If there is more than one batch, show a progress bar, unless the texts are printed on a terminal, too. Returns how
-    many were cut at their maximal length.
+    Before a text comes ``opening``, or its prompt if that is None. If there is more than one batch, show a progress
+    bar, unless the texts are printed on a terminal, too. Returns how many were cut at their maximal length.
     """
     cut = 0
     shown = 0  # characters of the current sample that are printed

@@ -17,8 +17,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Annotated, Any
 
-from model.cli import Parser, Settings, instances, parse, print_note, read_toml, user_path
-from model.cli.settings import POSITIONAL, toml_value, values
+from model.cli import POSITIONAL, Parser, Settings, instances, parse, print_note, read_toml, user_path
+from model.cli.settings import toml_value, values
 from model.config import check_settings
 from model.text.dataset import load_dataset
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 @dataclass(frozen=True)
-class Run:
+class RunRecord:
     """What the files in the directory of a run say."""
 
     name: str
@@ -82,7 +82,7 @@ class Run:
     unit: str  # of the curves: steps or minutes
 
 
-def read_run(path: Path, by_minutes: bool = False) -> Run:
+def read_run(path: Path, by_minutes: bool = False) -> RunRecord:
     """Read the run in a directory. Raises ValueError or OSError if one of its files is missing or damaged."""
     data, model, train = instances(read_toml(path / CONFIG_FILE, *SETTINGS_CLASSES), *SETTINGS_CLASSES)
     dataset, score = load_dataset(path), read_score(path)
@@ -98,10 +98,10 @@ def read_run(path: Path, by_minutes: bool = False) -> Run:
     part = "not finished" + dataset.part(dataset.val_count(model.max_seq_len, train.eval_tokens))
     if score:
         nats, bits, part = score.nats_per_token, score.bits_per_byte, dataset.part(score.tokens)
-    return Run(
+    return RunRecord(
         name=path.name if path.parent == RUNS else str(path),
         settings=values(data, model, train),
-        # Two texts from stdin are two texts
+        # The size tells two texts from stdin apart
         text=(data.data, data.val_data, data.val_fraction, data.text_key, "-" in data.data and dataset.val_bytes),
         held_out=f"{dataset.validation} of {dataset.val_name}",
         last_step=(metrics if lines else path / CONFIG_FILE).stat().st_mtime,
@@ -139,7 +139,7 @@ def print_list() -> None:
             print_note(f"note: {path} is left out: {error}")
     if not runs:
         raise ValueError(f"there is no run in {RUNS}/ yet: start one with `python train.py`")
-    texts: dict[tuple[Any, ...], list[Run]] = defaultdict(list)
+    texts: dict[tuple[Any, ...], list[RunRecord]] = defaultdict(list)
     for run in sorted(runs, key=lambda run: (run.bits, run.name)):
         texts[run.text].append(run)
     for same in texts.values():
@@ -147,13 +147,13 @@ def print_list() -> None:
         print(f"validated on {same[0].held_out}\n{table([['run', *RESULTS, 'last step'], *rows], same)}\n")
 
 
-def results(run: Run) -> list[str]:
+def results(run: RunRecord) -> list[str]:
     mark = "*" if run.part else " "
     losses = [f"{loss:.4f}{mark}" if loss < math.inf else "- " for loss in (run.nats, run.bits)]
     return [f"{run.parameters:,}", f"{run.steps:,}", f"{run.minutes:.1f}", *losses]
 
 
-def table(rows: Sequence[Sequence[str]], runs: Sequence[Run]) -> str:
+def table(rows: Sequence[Sequence[str]], runs: Sequence[RunRecord]) -> str:
     """The rows, the first column aligned left and the others right, and what the mark * means."""
     widths = [max(map(len, column)) for column in zip(*rows)]
     lines = []
@@ -163,7 +163,7 @@ def table(rows: Sequence[Sequence[str]], runs: Sequence[Run]) -> str:
     return "\n".join([*lines, *dict.fromkeys(f"* {run.part}" for run in runs if run.part)])
 
 
-def comparison(runs: Sequence[Run]) -> str:
+def comparison(runs: Sequence[RunRecord]) -> str:
     """The settings in which the runs differ, and their results."""
     rows = [["", *(run.name for run in runs)]]
     for name in runs[0].settings:
@@ -173,7 +173,7 @@ def comparison(runs: Sequence[Run]) -> str:
     return table([*rows, *([name, *cells] for name, *cells in zip(RESULTS, *map(results, runs)))], runs)
 
 
-def bounds(runs: Sequence[Run]) -> tuple[float, float]:
+def bounds(runs: Sequence[RunRecord]) -> tuple[float, float]:
     """The lowest loss, and that after a tenth of the run: those before it are so high that the rest would be flat."""
     for run in runs:
         if not run.training:
@@ -182,7 +182,7 @@ def bounds(runs: Sequence[Run]) -> tuple[float, float]:
     return low, max(run.training[len(run.training) // 10][1] for run in runs) + 1e-6
 
 
-def terminal_curves(runs: Sequence[Run]) -> str:
+def terminal_curves(runs: Sequence[RunRecord]) -> str:
     """The curves in blocks, one below the other, on the same axes."""
     low, high = bounds(runs)
     end = max(run.training[-1][0] for run in runs)
@@ -191,7 +191,8 @@ def terminal_curves(runs: Sequence[Run]) -> str:
         columns: list[list[float]] = [[] for _ in range(WIDTH)]
         for x, loss in run.training:
             columns[min(WIDTH - 1, int(WIDTH * x / end))].append(loss)
-        text, column = [[" "] * WIDTH for _ in range(HEIGHT)], [high]
+        text = [[" "] * WIDTH for _ in range(HEIGHT)]
+        column = [high]
         for x in range(min(WIDTH, math.ceil(WIDTH * run.training[-1][0] / end))):
             column = columns[x] or column  # in a run of few steps, some are like the one before
             eighths = round(8 * HEIGHT * (sum(column) / len(column) - low) / (high - low))
@@ -205,16 +206,17 @@ def terminal_curves(runs: Sequence[Run]) -> str:
         rows = [f"{label:>7} {''.join(row)}".rstrip() for label, row in zip(labels, text)]
         lines += [f"        {run.name}", *reversed(rows)]
     last = f"{end:,.2f}" if runs[0].unit == "minutes" else f"{end:,}"
-    legend = f"0{f'{last} {runs[0].unit}':>{WIDTH - 1}}"
+    legend = "0" + f"{last} {runs[0].unit}".rjust(WIDTH - 1)
     return "\n".join([*lines, f"        {legend}", "blocks: the loss in training, smoothed; o: validations"])
 
 
-def draw(figure: Any, runs: Sequence[Run]) -> None:
+def draw(figure: Any, runs: Sequence[RunRecord]) -> None:
     """The curves in one picture."""
     axes = figure.subplots()
     for run, color in zip(runs, COLORS * len(runs)):
         axes.plot(*zip(*run.training), color=color, linewidth=1, label=f"{run.name}: {results(run)[3].strip()} nats")
-        axes.plot(*(zip(*run.validations) if run.validations else ([], [])), "o", color=color, markersize=4)
+        if run.validations:
+            axes.plot(*zip(*run.validations), "o", color=color, markersize=4)
     low, high = bounds(runs)
     axes.set_ylim(low - 0.05 * (high - low), high)
     axes.set_xlabel(runs[0].unit)

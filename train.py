@@ -39,7 +39,7 @@ COMMON = ("data", "minutes", "out_dir", "init_from", "tokenizer", "dim", "n_laye
 
 def main() -> int:
     flags = parse_flags()
-    keep_freed_memory()  # of a training step, to use it again in the next one, which is faster
+    keep_freed_memory()  # reusing it in the next step is faster
     with processes() as ranks:  # one, unless torchrun started more
         return train(flags, ranks)
 
@@ -77,7 +77,7 @@ def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, floa
     # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     run = resolve(flags.config, flags.settings, bool(flags.resume), ranks)
     run = stack.enter_context(run_directory(run))  # makes its directory if it is new, and locks it
-    # Writes tokens.bin and the tokenizer into the directory, and adds the settings that only the text tells, such as
+    # Writes tokens.bin and the tokenizer into the directory, and adds the settings that follow from the text, such as
     # vocab_size. To resume, they are there.
     run = prepare_text(run)
     # With ``minutes``: times models on this machine, and chooses the settings that were left out, to suit the time.

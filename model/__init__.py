@@ -9,8 +9,7 @@ Read in this order:
     transformer.py   the block around it, and the whole network
     generation.py    the decode loop: forward, sample, yield
 
-These seven files compute what they say, and import nothing but torch and each other. The folders beside them serve the
-programs.
+These seven files import nothing but torch and each other. The folders beside them serve the programs.
 
 Shape letters, used in the comments at the ends of lines that change a shape:
 

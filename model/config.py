@@ -127,7 +127,7 @@ TYPE_NAMES = {bool: "true or false", str: "a text", Path: "a path", TEXTS: "a li
 
 
 class Field(NamedTuple):
-    """A setting: its type, without ``| None``, its help, its range, and what else its annotation holds.
+    """A setting: its type, without ``| None``, its help, its range, and all other items of its annotation.
 
     The type is int, float, bool, str, Path, Literal, ``tuple[str, ...]`` or a frozen dataclass.
     """
@@ -186,7 +186,7 @@ def value_problems(name: str, value: Any, field: Field) -> Iterator[str]:
 
 
 def is_number(value: Any, kind: type = float) -> bool:
-    """Whether a value is an int, or for float also a float. True and False are no numbers here."""
+    """Whether a value is an int, or for float also a float. True and False are not numbers here."""
     kinds = int if kind is int else int | float
     return isinstance(value, kinds) and not isinstance(value, bool)
 

@@ -97,7 +97,7 @@ class Transformer(nn.Module):
             raise ValueError(f"tokens are {tokens.min()} to {tokens.max()}: the vocabulary has {size:,}") from None
 
     def check_positions(self, tokens: Tensor, start_pos: int, cache: KVCache | None) -> None:
-        """Raise ValueError where a slice would be shorter, or one row would broadcast to all, without an error."""
+        """Raise ValueError for arguments that would be cut to the context, or broadcast over rows, without an error."""
         if not isinstance(tokens, Tensor) or tokens.ndim != 2:
             shape = tuple(tokens.shape) if isinstance(tokens, Tensor) else f"a {type(tokens).__name__}"
             raise ValueError(f"tokens are {shape}: give a tensor (B, T), for example torch.tensor([[1, 2, 3]])")

@@ -8,7 +8,7 @@ files.py      atomic writes, JSON files
 """
 
 from .parser import Parser, user_path
-from .script import explain_out_of_memory, print_note, print_rows, quantity, run_script
+from .script import enumerated, explain_out_of_memory, print_note, print_rows, quantity, run_script
 from .settings import (
     POSITIONAL,
     REPEATED,

@@ -1,4 +1,4 @@
-"""Atomic writes, JSON files, UTF-8, and what a file is that cannot be read."""
+"""Atomic writes, JSON files, UTF-8, and the kind of a file that cannot be read."""
 
 import codecs
 import json
@@ -66,10 +66,10 @@ def is_text(start: bytes) -> bool:
 
 
 def cache_home() -> Path:
-    """A folder for what can be made again, such as compiled code: the cache of XDG_CACHE_HOME, or else of the home.
+    """A folder for files that can be made again, such as compiled code: in XDG_CACHE_HOME, or else in the home.
 
-    An unknown user has no home, and a service may have one that is read-only: then it is a folder of the user's among
-    the temporary files. Raises ValueError if there is none, or if somebody else made it, who could put code into it.
+    If the user has no home, or one that is read-only, as some services have, it is a folder of the user's among the
+    temporary files. Raises ValueError if that cannot be made, or if it is somebody else's, who could put code into it.
     """
     if os.environ.get("XDG_CACHE_HOME"):
         return Path(os.environ["XDG_CACHE_HOME"]) / "ropewalk"
@@ -132,6 +132,10 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    write_atomically(path, lambda temporary: temporary.write_bytes(content))
 
 
 def write_text(path: Path, text: str) -> None:

@@ -167,7 +167,8 @@ def free_in_cgroups(root: Path) -> Iterator[int]:
     """What each control group that this process is in has left of its limit, from its own up to the outermost one.
 
     A container, a batch system and systemd limit memory by them. Of nested ones the kernel obeys all. A container sees
-    only its own as the outermost one, whatever path the kernel names. Pages of files are in the use, but make room.
+    only its own as the outermost one, whatever path the kernel names. The use includes pages of files, which the kernel
+    drops if memory is short, so they count as free.
     """
     with suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text(encoding="utf-8")

@@ -54,7 +54,7 @@ OTHER_NAMES = {
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The one of ``names`` that was probably meant: it is called so elsewhere, begins so, or is spelt nearly so."""
+    """The one of ``names`` that was probably meant: other programs call it ``name``, or it begins or is spelt alike."""
     for ours, others in OTHER_NAMES.items():
         if ours in names and name in others.split():
             return ours

@@ -8,7 +8,7 @@ import signal
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, TextIO
@@ -35,6 +35,12 @@ def print_note(text: str, end: str = "\n") -> None:
 def quantity(count: int, noun: str, plural: str = "") -> str:
     """``1 token``, ``2,000 tokens``; ``plural`` is for nouns without a regular plural."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
+
+
+def enumerated(names: Sequence[str], limit: int = 8) -> str:
+    """The first names, and how many more there are."""
+    more = f", and {len(names) - limit} more" if len(names) > limit else ""
+    return ", ".join(names[:limit]) + more
 
 
 def print_rows(rows: Mapping[str, str], file: TextIO | None = None) -> None:
@@ -99,7 +105,7 @@ def ignore_stop_signals() -> None:
 
 @contextmanager
 def restored_process() -> Iterator[None]:
-    """Put back at the end what a program changes in its process, which may go on: with IPython's %run or runpy."""
+    """Restore at the end what a program changes in its process, because IPython's %run and runpy go on in it."""
     handlers = {number: signal.getsignal(number) for number in STOP_SIGNALS}
     if handlers[signal.SIGINT] is signal.SIG_DFL:  # set by startup.py
         handlers[signal.SIGINT] = signal.default_int_handler

@@ -102,7 +102,7 @@ def decode_prompts(
 def cache_for(
     network: Transformer, prompts: Prompts, max_new_tokens: int, endless: bool, last: KVCache | None = None
 ) -> KVCache:
-    """A cache for these prompts: the ``last`` one if it has the size of a new one, because it may have been recorded.
+    """A cache for these prompts: the ``last`` one if its size is right, because it may have a recording.
 
     The last new token is never written to the cache, so one slot stays unused. This is intended: compiled code never
     has to treat a slice ``[:end]`` that is the whole buffer, which on a GPU would recompile.

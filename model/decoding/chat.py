@@ -82,7 +82,7 @@ class Chat:
         # Templates of some thinking models end the prompt with the tag of a thought, and the answer is its rest.
         opened = OPEN_THOUGHT.search(one)
         self.opening = opened[0] if opened else ""
-        # For example <|eot_id|>
+        # The token that the template writes after an answer, for example <|eot_id|>
         answer = {"role": "assistant", "content": "Answer."}
         _, found, after = self.render([user_message("A"), answer], False).rpartition(answer["content"])
         ends = [name for name in self.control_ids if found and after.lstrip().startswith(name)]
@@ -108,8 +108,8 @@ class Chat:
     def encode(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> list[int]:
         """The tokens of the whole conversation, including the system message.
 
-        With ``add_generation_prompt`` up to where the next answer begins, and with a warning if words of the last
-        message are not there.
+        With ``add_generation_prompt`` they end where the next answer begins, and a warning says so if words of the last
+        message are left out.
         """
         text = self.render(messages, add_generation_prompt)
         if add_generation_prompt:

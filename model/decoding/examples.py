@@ -1,9 +1,9 @@
 """Conversations as examples to train on and to score: their tokens, and which of them the loss counts.
 
-The loss counts what the model has to write in a chat: all from the end of the prompt, which the template ends where an
-answer begins, to the token that ends the assistant's turn. That may be more than the words of the answer, for example
-an empty thought. It does not count what the template writes before, nor the words of the user and of the system, nor an
-answer whose row says ``"weight": 0`` or ``"train": false``.
+The loss counts the tokens that the model has to write in a chat: from the end of the prompt, where an answer begins, to
+the token that ends the assistant's turn. That may be more than the words of the answer, for example an empty thought.
+It does not count the template's text before, nor the words of the user and of the system, nor an answer whose row says
+``"weight": 0`` or ``"train": false``.
 """
 
 import warnings
@@ -86,30 +86,32 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     for answer in fitting:
         part = targets[: len(answer.tokens)]
         np.copyto(part, answer.targets, where=np.array(answer.targets) != UNCOUNTED)
-    lost, stray = (next(filter(None, texts), "") for texts in zip(*((each.lost, each.stray) for each in fitting)))
+    lost = next((answer.lost for answer in fitting if answer.lost), "")
+    stray = next((answer.stray for answer in fitting if answer.stray), "")
     return [Example(whole, targets.tolist(), len(fitting), lost, stray)]
 
 
 def encode_answer(chat: Chat, messages: Sequence[Message], first: int = 0) -> Example:
     """A conversation up to the end of its last turn, an answer, which alone counts.
 
-    The answer begins after the prompt that a chat would make of the messages before it. Without a prompt, which a
-    greeting has not, or if the template renders these messages differently now, it begins where the same conversation
-    with another answer differs. Words of the messages from ``first`` on are looked for in the text.
+    The answer begins after the prompt that a chat would make of the messages before it. If there is no prompt, because
+    the assistant begins the conversation, or if the template renders these messages differently now, the answer begins
+    where the same conversation with another answer differs. Words of the messages from ``first`` on are looked for in
+    the text.
 
     Raises ValueError if the template does not end the answer with a token at which generation stops.
     """
     text = chat.render(messages, add_generation_prompt=False)
     prompt = chat.render(messages[:-1]) if asks(messages[:-1]) else ""
-    tokens, prompt_tokens = (chat.tokenizer.encode_control(each) if each else [] for each in (text, prompt))
+    tokens = chat.tokenizer.encode_control(text)
+    prompt_tokens = chat.tokenizer.encode_control(prompt) if prompt else []
     start, stray = len(prompt_tokens), ""
     if tokens[:start] != prompt_tokens:
         place = min(common_prefix_length(prompt, text), len(prompt) - 1)
         stray = f"{shortened(text[place:])} instead of {shortened(prompt[place:])}"
     if stray or not prompt:
         start = common_prefix_length(tokens, chat.encode([*messages[:-1], another(messages[-1])], False))
-    ends = (position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids)
-    end = next(ends, None)
+    end = next((position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids), None)
     if end is None:
         raise ValueError(
             f"the chat template of {chat.source} writes no token that ends the assistant's turn, so the model could "

@@ -105,7 +105,7 @@ class OpenedModel:
     dtype: torch.dtype  # of weights and cache
 
     def load(self, **memory: Any) -> Transformer:
-        """Read the weights. ``memory`` is what else needs some, as ``Checkpoint.model`` takes it."""
+        """Read the weights. ``memory`` are the arguments of ``Checkpoint.model`` about the memory beside them."""
         int8 = self.options.dtype == "int8"
         if int8 and self.device.type == "cuda":
             print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")

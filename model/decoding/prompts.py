@@ -32,8 +32,8 @@ def encode_prompts(rows: Sequence[Row], model: OpenedModel, chat: Chat | None) -
 def read_prompts(prompts: Sequence[str], file: Path | None) -> list[Row]:
     """The texts in ``prompts``, where ``-`` is stdin, then those in ``file``: its lines that are not blank.
 
-    Of JSON they are the field ``prompt`` of each row. Without prompts and file, the only text is the
-    empty one. Raises ValueError if a text is not valid UTF-8.
+    Of JSON they are the field ``prompt`` of each row. Without prompts and file, the only text is the empty one. Raises
+    ValueError if a text is not valid UTF-8.
     """
     found: list[Row] = []
     for text in prompts:
@@ -48,9 +48,8 @@ def _prompts_in(file: Path) -> list[Row]:
     source = File(str(file), file)
     if source.is_text:
         content = decode_utf8(file.read_bytes(), str(file)).replace("\r\n", "\n")
-        found: list[Row] = [
-            (line, {}) for line in content.split("\n") if line.strip()
-        ]  # splitlines would also split at U+2028
+        lines = content.split("\n")  # splitlines would also split at U+2028
+        found: list[Row] = [(line, {}) for line in lines if line.strip()]
     elif ROWS[source.format] is json_rows:
         found = [_prompt_of(row, where) for where, row in rows(source, "prompt")]
     else:

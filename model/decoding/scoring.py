@@ -91,7 +91,8 @@ def validation_text(dataset: Dataset, context: int, max_tokens: int | None) -> S
 def numbered_by_document(encoded: Iterable[EncodedPart]) -> Iterator[tuple[int, EncodedPart]]:
     number = 0
     for part in encoded:
-        number += part.starts_document
+        if part.starts_document:
+            number += 1
         yield number, part
 
 

@@ -25,7 +25,7 @@ from . import kernels
 from .token import in_loops, logits_of_token
 
 LIBRARY = Path(__file__).parents[1]
-# If one of these files changes, the step is compiled again: what it runs, and how it is compiled.
+# The files of the code that is compiled, and of the code that compiles it. If one changes, the step is compiled again.
 SOURCES = ("*.py", "fast/*.py")
 UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every

@@ -21,7 +21,7 @@ from ..cli import machine
 from ..transformer import Transformer
 from . import kernels
 
-Rows = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
+Function = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
 
 
 class DirectStep:
@@ -48,8 +48,8 @@ class DirectStep:
 def packs_weights(network: Transformer) -> bool:
     """Whether matrices are copied for ``Packed``: if as much memory as the copies take stays free beside them.
 
-    It is for other programs, and for a cache that grows. Without copies the logits are the same, so programs do not ask
-    for their memory.
+    The free memory is for other programs, and for a cache that grows. Without copies the logits are the same, so there
+    is no error if memory is short.
     """
     size = sum(weight.nbytes for weight in network.parameters() if weight.ndim == 2 and weight.dtype == torch.bfloat16)
     free = machine.free_memory(machine.MAIN_MEMORY)
@@ -86,9 +86,9 @@ def function_of(module: nn.Module, packed: "list[Packed] | None") -> Any:
         return product(module.weight, module.bias, packed)
     if type(module) is kernels.FastTiedOutput and type(module.embedding[0]) is nn.Embedding:
         return product(module.embedding[0].weight, None, packed)
-    if type(module).__module__.startswith(f"{__package__.partition('.')[0]}."):
-        return with_functions(module, packed).forward
-    return module.forward  # one of PyTorch's own
+    if type(module).__module__.startswith("torch."):
+        return module.forward
+    return with_functions(module, packed).forward
 
 
 class Norm:
@@ -106,23 +106,23 @@ class Norm:
         return self.norm.forward(x)
 
 
-def product(weight: Tensor, bias: Tensor | None, packed: "list[Packed] | None") -> Rows:
+def product(weight: Tensor, bias: Tensor | None, packed: "list[Packed] | None") -> Function:
     """``kernels.linear`` with the weight in the form that one row reads fastest."""
     weight = weight.detach()
     chosen = kernels.choose_linear(weight.new_empty(1, 1, 0))
-    rows: Rows
+    function: Function
     if chosen is kernels.linear_in_slices:
-        rows = Sliced(weight)
+        function = Sliced(weight)
     elif packed is not None and weight.dtype == torch.bfloat16 and Packed.takes(weight):
-        rows = Packed(weight)
-        packed.append(rows)
+        function = Packed(weight)
+        packed.append(function)
     else:
-        rows = partial(kernels.linear, weight=weight)
-    return rows if bias is None else partial(plus_bias, rows, bias.detach())
+        function = partial(kernels.linear, weight=weight)
+    return function if bias is None else partial(plus_bias, function, bias.detach())
 
 
-def plus_bias(rows: Rows, bias: Tensor, x: Tensor) -> Tensor:
-    return rows(x) + bias
+def plus_bias(function: Function, bias: Tensor, x: Tensor) -> Tensor:
+    return function(x) + bias
 
 
 class Sliced:
@@ -144,7 +144,7 @@ def packed_linear(x: Tensor, packed: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 
-TOKENS_BEFORE_COPY = 8  # the time of a copy is what about so many tokens save
+TOKENS_BEFORE_COPY = 8  # about so many tokens save the time that the copy takes
 
 
 class Packed:

@@ -4,7 +4,7 @@ The network computes its definition. ``accelerate`` replaces its attention and i
 matrices, by others with the same results, up to rounding. On a GPU they are PyTorch's own. On a CPU the fastest way
 depends on the dtype, the number of rows and the features of the processor (``machine.CPU``). The rules never measure
 time, because the same command must give the same text every time. benchmarks/README.md has the measurements behind
-them, kernels.py beside it repeats them.
+them, and benchmarks/kernels.py repeats these.
 
 All inputs must be finite, also those of padding tokens. Some libraries read past the end of a row into the next one and
 multiply the numbers there by zero, and zero times NaN is NaN.
@@ -282,14 +282,9 @@ def gpu_attention(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None = None) -
     flash = mask is None and has_flash(q, k, v)
     if flash and D % 8 == 0 and not torch.is_grad_enabled():  # its causal mask is aligned to the last key
         return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, is_causal=True)[0]
-    enable_gqa = K != H and T == S and flash
-    if K != H and not enable_gqa:
+    if K != H and not (flash and T == S):
         k, v = k.repeat_interleave(H // K, 1), v.repeat_interleave(H // K, 1)  # (B, H, S, D)
-    if mask is None and T == S:
-        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=enable_gqa)
-    if mask is None:
-        mask = torch.ones(T, S, dtype=torch.bool, device=q.device).tril(S - T)  # (T, S)
-    return F.scaled_dot_product_attention(q, k, v, torch.atleast_2d(mask))
+    return fused_attention(q, k, v, mask)
 
 
 def has_flash(q: Tensor, k: Tensor, v: Tensor) -> bool:

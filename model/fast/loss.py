@@ -35,8 +35,8 @@ def chunk_rows(vocab_size: int, device: str) -> int:
 class NextTokenLoss(nn.Module):
     """Tokens (B, T) and targets (B, T) -> the sum of nats of the targets, in float32. A target of -100 does not count.
 
-    ``dtype`` is that of the products: of autocast, or of the network.
-    A network with a ``forward`` of its own, or whose output is no plain matrix, computes all logits as it does.
+    ``dtype`` is that of the products: of autocast, or of the network. A network that overrides ``forward``, or whose
+    output is not a plain matrix, computes all logits at once.
     """
 
     def __init__(self, network: Any, dtype: torch.dtype = torch.float32) -> None:
@@ -74,12 +74,11 @@ class CastRMSNorm(FastRMSNorm):
     """An RMSNorm whose result has another dtype."""
 
     def __init__(self, norm: RMSNorm, dtype: torch.dtype) -> None:
-        vars(self).update(vars(norm))  # instead of super().__init__(), which would allocate a new parameter
+        super().__init__(norm)
         self.dtype = dtype
-        self.compute = norm.forward
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.compute(x).to(self.dtype)
+        return super().forward(x).to(self.dtype)
 
 
 def has_plain_output(network: Transformer) -> bool:

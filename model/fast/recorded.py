@@ -77,7 +77,7 @@ class RecordedStep:
 
 
 def copy_of(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """The same function with code of its own, because torch.compile runs code that it has compiled 8 times eagerly."""
+    """The same function with another code object. After compiling one 8 times, torch.compile would run it eagerly."""
     assert isinstance(function, FunctionType)
     return FunctionType(function.__code__.replace(), function.__globals__)
 
@@ -126,8 +126,8 @@ def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[
     is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
 
     Matrix products need some memory to work in. PyTorch keeps it for each stream, and frees it with any recording of
-    that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then gets
-    memory of its own, and after it, so that nothing else uses that.
+    that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then
+    allocates its own, and after the recording, so that only the recording uses that memory.
     """
     current = torch.cuda.current_stream(device)
     with ONE_AT_A_TIME, torch.cuda.stream(current):  # also after a recording that failed

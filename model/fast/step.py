@@ -29,12 +29,12 @@ def for_decoding(model: Transformer, compile: bool = False, *, record: bool = Tr
     """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
-    AMD, the forward pass of one token of each row is recorded, if it can be, which takes memory; not without
-    ``record``. With ``compile`` it is compiled, on a CPU once and for all into a file; raises ValueError if that is
-    impossible (``check_compiles``).
+    AMD, the forward pass of one token of each row is recorded, if it can be, unless ``record`` is false,
+    because a recording takes memory. With ``compile`` it is compiled, on a CPU once and for all into a file; raises
+    ValueError if that is impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
-    prompt. A network that this function has returned is not changed.
+    prompt. A network that this function has returned is returned as it is.
     """
     if isinstance(model.output, LastLogits):
         return model
@@ -58,15 +58,18 @@ class LastLogits(nn.Module):
 def with_fast_step(network: Transformer, compile: bool, record: bool) -> Transformer:
     """``network``, or a copy with a fast step if the network can have one: recorded on a GPU, direct on a CPU.
 
-    With ``compile`` it is compiled, or ValueError is raised (``check_compiles``); without ``record`` never recorded.
+    With ``compile`` the step is compiled, even without ``record``; raises ValueError if that is impossible
+    (``check_compiles``). Otherwise nothing is recorded without ``record``.
     """
-    device = network.norm.weight.device.type
     if compile:
         check_compiles(network)
-    elif device not in (*RECORDS, "cpu") or (device in RECORDS and not record) or why_not(network):
+    elif network.norm.weight.device.type in RECORDS and not record:
+        return network
+    step = Step(network, compile)
+    if step.chosen.fast is None:
         return network
     faster = copy.copy(network)
-    faster.forward = Step(network, compile).forward  # type: ignore[method-assign]
+    faster.forward = step.forward  # type: ignore[method-assign]
     return faster
 
 
@@ -111,7 +114,7 @@ class Step:
         return chosen.fast(tokens, start_pos, cache, mask)
 
     def begin_text(self) -> None:
-        """Notice what has changed since the last prompt, beside weights that were changed in place.
+        """Look for changes since the last prompt that a fast step would miss, and choose again if there are any.
 
         Weights may have been replaced (``load_state_dict(assign=True)``, ``.to()``), and hooks added.
         """
@@ -125,15 +128,19 @@ class Step:
 
 def compile_seconds(network: Transformer) -> float:
     """The time that compiling the fast step of a network has taken so far, which its first tokens wait for."""
-    step = getattr(network.forward, "__self__", None)
-    fast = step.chosen.fast if isinstance(step, Step) else None
+    fast = fast_step_of(network)
     return fast.compile_seconds if isinstance(fast, CompiledStep | RecordedStep) else 0.0
 
 
 def compiles_each_size(network: Transformer) -> bool:
     """Whether this network of the decode loop compiles its step for each number of slots of a cache."""
+    fast = fast_step_of(network)
+    return isinstance(fast, RecordedStep) and fast.compile
+
+
+def fast_step_of(network: Transformer) -> FastStep | None:
     step = getattr(network.forward, "__self__", None)
-    return isinstance(step, Step) and isinstance(step.chosen.fast, RecordedStep) and step.compile
+    return step.chosen.fast if isinstance(step, Step) else None
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:
@@ -147,7 +154,10 @@ def weights_of(network: Transformer) -> Iterator[Tensor]:
 
 
 def why_not(network: Transformer) -> str:
-    """Why this network has no fast step: it would skip something, or cannot know what it computes. Empty if it can."""
+    """Why this network cannot have a fast step; empty if it can.
+
+    A fast step would skip hooks and overridden methods, and it is for modules of this library and of PyTorch only.
+    """
     for name in ("forward", "embed"):
         if getattr(type(network), name) is not getattr(Transformer, name):
             return f"compile would skip {name} of {type(network).__name__}"
@@ -194,5 +204,4 @@ def compiler() -> str:
 
 def could_compile(network: Transformer) -> bool:
     """Whether this network of the decode loop takes a direct step, and could have a compiled one."""
-    step = getattr(network.forward, "__self__", None)
-    return isinstance(step, Step) and isinstance(step.chosen.fast, DirectStep) and shutil.which(compiler()) is not None
+    return isinstance(fast_step_of(network), DirectStep) and shutil.which(compiler()) is not None

@@ -23,7 +23,7 @@ BLOCK = 1 << 20  # tokens that are looked at at a time
 Batch = tuple[np.ndarray, np.ndarray]
 UNCOUNTED = -100  # PyTorch's losses ignore it
 MIN_LENGTH = 64  # of a batch of conversations
-PASSAGES, PASSAGE_TOKENS = 16, 512  # of a part of the validation text: at most so many, at least so long
+PASSAGES, PASSAGE_TOKENS = 16, 512  # a part of the validation text has at most so many, each at least so long
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Dataset:
     documents: int = 1  # in both
     longest: int = 0  # tokens of the longest one; 0 in an older tokens.json
     val_name: str = ""  # the source of the validation text
-    validation: str = "all"  # what of it is the validation text, in words
+    validation: str = "all"  # which part of it is the validation text, in words
     separators: Sequence[int] = ()  # the tokens between two documents, which stand for no text
     doc_separator: str = ""  # the text between two documents of a file
 
@@ -124,7 +124,7 @@ def _windows(tokens: np.ndarray, starts: np.ndarray, length: int) -> Batch:
 def spread_passages(total: int, max_tokens: int | None) -> tuple[np.ndarray, int]:
     """The starts and the length of evenly spread passages of ``total`` tokens that together have about ``max_tokens``.
 
-    One passage is all of them, if these are not more.
+    If ``total`` is not more than that, one passage has all of them.
     """
     if max_tokens is None or max_tokens >= total:
         return np.zeros(1, np.int64), total
@@ -133,11 +133,14 @@ def spread_passages(total: int, max_tokens: int | None) -> tuple[np.ndarray, int
     return np.arange(number) * (total - length) // max(1, number - 1), length
 
 
-def spread_numbers(count: int, max_tokens: int | None, window: int) -> np.ndarray:
-    """The numbers of all ``count`` windows, or if they have more than ``max_tokens`` tokens of some, evenly spread."""
-    if max_tokens is None or max_tokens >= count * window:
+def spread_numbers(count: int, max_tokens: int | None, length: int) -> np.ndarray:
+    """The numbers of evenly spread conversations that together have about ``max_tokens``, or of all ``count``.
+
+    ``length`` is the mean of their tokens.
+    """
+    if max_tokens is None or max_tokens >= count * length:
         return np.arange(count)
-    chosen = max(1, max_tokens // window)
+    chosen = max(1, max_tokens // length)
     return np.arange(chosen) * count // chosen
 
 

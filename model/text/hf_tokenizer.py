@@ -80,7 +80,7 @@ class HFTokenizer:
         return next((text, encoding) for text, encoding in encodings if encoding.ids)
 
     def restrict(self, vocab_size: int) -> None:
-        """If the tokens from this id on, which a network lacks, are added ones such as [PAD], refuse only their use."""
+        """Refuse texts with tokens from this id on, which a network lacks, if these are added ones such as [PAD]."""
         added = self._model.get_added_tokens_decoder()
         numbers = self._model.get_vocab().values()
         if self.bos_id >= vocab_size or any(number >= vocab_size and number not in added for number in numbers):

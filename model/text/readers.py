@@ -2,7 +2,7 @@
 
 The ending of the name says how rows are read (``ROWS``); any other file is plain text. With .gz after the ending, a
 file is decompressed. Memory is bounded by a few parts of a document, except that a JSON array is read as a whole.
-What else matters of a file, such as whether it holds conversations, its beginning tells once (``look_at``).
+``look_at`` finds out the rest from the beginning of a file, for example whether it holds conversations.
 """
 
 import gzip
@@ -21,7 +21,7 @@ from ..cli import quantity
 from ..cli.files import kind_of_file
 from .python_docs import CORPUS, python_docs
 from .rows import EXAMPLE, Message, Notes, is_conversation, read_conversation
-from .tables import ARROW, PARQUET, arrow_rows, csv_rows, is_raw_tsv
+from .tables import ARROW, PARQUET, Rows, arrow_rows, csv_rows, is_raw_tsv
 from .tokenizer import check_encodable, split_text
 
 PYTHON_DOCS = "python-docs"  # the documentation bundled with CPython
@@ -89,7 +89,7 @@ def _opened(file: File) -> gzip.GzipFile | IO[bytes]:
 
 
 @contextmanager
-def open_text(file: File) -> Iterator[TextIO]:
+def open_utf8(file: File) -> Iterator[TextIO]:
     """Open a file without a byte order mark. Line ends are unchanged. Reading raises ValueError if it is not UTF-8."""
     with open_bytes(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         try:
@@ -107,7 +107,7 @@ def open_text(file: File) -> Iterator[TextIO]:
 def read_blocks(file: File) -> Iterator[str]:
     """The text in blocks. Raises ValueError for a zero character, which no text has."""
     before = 0  # characters
-    with open_text(file) as stream:
+    with open_utf8(file) as stream:
         while block := stream.read(PART):
             if "\0" in block:
                 place = before + block.index("\0")
@@ -120,7 +120,7 @@ def read_blocks(file: File) -> Iterator[str]:
 
 
 def look_at(file: File, text_key: str) -> File:
-    """The file with what its beginning tells, which is read once: the first block of a text, or the first row.
+    """Complete a file with the facts that its beginning shows: the first block of a text, or the first row.
 
     Raises ValueError if it is not what its name says, or if the row holds neither a text nor a conversation.
     """
@@ -129,7 +129,7 @@ def look_at(file: File, text_key: str) -> File:
         has_tags = bool(TAG_LINE.search(start))
         return file._replace(has_conversations=False, has_tags=has_tags, has_json_lines=holds_json_lines(start))
     if file.format == TSV:
-        with open_text(file) as stream:
+        with open_utf8(file) as stream:
             file = file._replace(is_raw=is_raw_tsv(stream))
     for where, row in rows(file, text_key):
         is_text = not isinstance(row, dict) or find_field(row, text_key) is not MISSING
@@ -236,9 +236,7 @@ def _other_fields(row: dict[str, Any]) -> str:
     return f"type --text_key {quote(likely)}, or another field ({', '.join(map(ascii, list(texts)[:8]))})"
 
 
-# --- Rows of JSON files and tables: each with its place, for errors
-
-Rows = Iterator[tuple[str, Any]]
+# --- Rows of JSON files and tables
 
 
 def rows(file: File, text_key: str) -> Rows:
@@ -253,7 +251,7 @@ def python_docs_rows(file: File, text_key: str) -> Rows:
 
 def json_rows(file: File, text_key: str) -> Rows:
     """Each object or text with its place. A .json file that begins with [ is an array; any other has one per line."""
-    with open_text(file) as stream:
+    with open_utf8(file) as stream:
         lines = ((number, line) for number, line in enumerate(stream, 1) if line.strip())
         for index, (number, line) in enumerate(lines):
             if index == 0 and file.format == ".json" and line.lstrip().startswith("["):
@@ -282,7 +280,7 @@ def table_rows(file: File, text_key: str) -> Rows:
 
 
 def delimited_rows(file: File, text_key: str) -> Rows:
-    with open_text(file) as stream:
+    with open_utf8(file) as stream:
         yield from csv_rows(stream, file.name, "\t" if file.format == TSV else None, file.is_raw)
 
 

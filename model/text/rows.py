@@ -9,10 +9,10 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..cli import quantity
+from ..cli import enumerated, quantity
 from .tokenizer import check_encodable
 
-Message = dict[str, Any]  # role, content, and what else its row says of it; weight 0 if nothing is to be learnt from it
+Message = dict[str, Any]  # role, content and other fields of the row; weight 0 if nothing is to be learnt from it
 ROLES = ("system", "user", "assistant")
 SHAREGPT_ROLES = {"human": "user", "gpt": "assistant"}
 EXAMPLE = '{"messages": [{"role": "user", "content": ...}, {"role": "assistant", "content": ...}]}'
@@ -33,7 +33,7 @@ CONTEXT = ("input", "context")  # follows the question
 SYSTEM = ("system", "system_prompt")
 HISTORY = "history"  # earlier turns: messages, or pairs of a question and an answer
 # False or 0 if nothing is to be learnt: of a message, or of the whole row, which is left out. label is of KTO, whose
-# files hold bad answers beside good ones: to refuse the file would be to refuse the good ones, too.
+# files hold bad answers beside good ones. They are not refused, because the good ones are worth learning.
 MARKS = ("weight", "train", "loss")
 ROW_MARKS = ("label", "weight", "train")
 TOOL_CALLS = ("tool_calls", "function_call")  # of a message: the row is left out, because tools are not supported
@@ -58,8 +58,7 @@ class Notes:
         parts = [f"{quantity(count, 'row')} left out, because {why}" for why, count in self.left_out.items()]
         if self.unread:
             named = [f"{name!r} (in {quantity(count, 'row')})" for name, count in self.unread.items()]
-            more = f" and {len(named) - 8} more" if len(named) > 8 else ""
-            parts.append(f"not read: {', '.join(named[:8])}{more}")
+            parts.append(f"not read: {enumerated(named)}")
         return "; ".join(parts)
 
 
@@ -149,7 +148,9 @@ def _turn(question: Any, answer: Any) -> list[Message]:
 def _earlier_turns(where: str, history: Any) -> list[Any]:
     """The messages of a history, not checked yet."""
     turns: list[Any] = []
-    for turn in history if isinstance(history, list) else [history] if history else []:
+    if not isinstance(history, list):
+        history = [history] if history else []
+    for turn in history:
         if isinstance(turn, list) and len(turn) == 2:
             turns += _turn(*turn)
         elif isinstance(turn, dict):
@@ -177,7 +178,7 @@ def _shown(value: Any) -> str:
 
 
 def _value(fields: Any, name: str) -> Any:
-    """The value of a field; None also if it is empty, or if these are no fields."""
+    """The value of a field; None also if it is empty, or if ``fields`` is not a dict."""
     value = fields.get(name) if isinstance(fields, dict) else None
     return None if value in ("", [], {}) else value
 

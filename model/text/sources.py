@@ -18,7 +18,7 @@ from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_conversations, 
 from .rows import Message, Notes
 
 STDIN = "-"
-# Endings of files in folders that nobody means as text: compiled code, pictures, sound, films and fonts
+# Endings of files that are never text: compiled code, pictures, sound, films and fonts. In folders they are left out.
 NEVER_TEXT = """
 .pyc .pyo .pyd .so .o .a .dll .dylib .exe .class .jar .wasm
 .png .jpg .jpeg .gif .bmp .ico .webp .tif .tiff .psd .mp3 .wav .flac .ogg .mp4 .mov .avi .mkv .webm
@@ -59,7 +59,7 @@ class Documents:
         return True in kinds
 
     def conversations(self) -> Iterator[tuple[str, list[Message]]]:
-        """Each conversation, with its place for errors. A warning at the end says what of the rows is not learnt."""
+        """Each conversation with its place, for errors. A warning at the end names fields and rows that go unused."""
         notes = Notes()
         is_empty = True
         for file in self.files:
@@ -86,7 +86,7 @@ def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_se
     """The documents of files, directories, globs, pipes, ``-`` for standard input, or ``python-docs``.
 
     A document is a file, or the text between two ``doc_separator`` in a text file; None is the one that is recognized.
-    In JSON files and tables it is the ``text_key`` of each object or row. In directories, hidden files and files of run
+    In JSON files and tables it is the ``text_key`` of each object or row. In directories, hidden files and those of run
     directories are skipped, and links are followed. In directories and globs, empty files are skipped, and files that
     are not text with a warning. Raises ValueError if a source is missing, or not text.
     """
@@ -171,7 +171,7 @@ def _walk(folder: Path) -> list[Path]:
 def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
     """The files among ``paths`` that hold texts or conversations. A warning counts the others. Empty ones are left out.
 
-    Files with rows are among the others, too, if the first row holds neither: nobody said that they are data.
+    A file whose first row holds neither is skipped, too, because the user did not name it.
     """
     files: list[File] = []
     skipped: list[str] = []

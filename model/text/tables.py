@@ -8,10 +8,10 @@ from ..cli import quantity
 
 PARQUET, ARROW = ".parquet", ".arrow"
 BATCH = 256  # rows of a Parquet file that are decoded at a time
-DELIMITERS = (",", ";", "\t", "|")  # of a CSV file; of equally many columns the first
+DELIMITERS = (",", ";", "\t", "|")  # of a CSV file: the one that gives most columns, the first of equal ones
 csv.field_size_limit(1 << 26)  # characters; the default is 131,072, and a quote that is not closed ends the file
 
-Rows = Iterator[tuple[str, dict[str, Any]]]
+Rows = Iterator[tuple[str, Any]]  # each with its place, for errors
 
 
 def arrow_rows(raw: Any, name: str, ending: str, text_key: str) -> Rows:
@@ -84,13 +84,14 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
             values = next(reader)
             if not values:
                 continue
-            names = names or values
+            if not names:
+                names = values
+                continue
             if len(values) != len(names):
                 raise ValueError(
                     f"{where} has {quantity(len(values), 'column')}, but the first line {len(names)}: correct it"
                 )
-            if values is not names:
-                yield where, dict(zip(names, values))
+            yield where, dict(zip(names, values))
     except StopIteration:
         return
     except csv.Error as error:
@@ -103,8 +104,8 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
 def is_raw_tsv(stream: TextIO) -> bool:
     """Whether quotes in a TSV file are characters.
 
-    So they are if every line has as many tabs as the first, and not all fields that begin with a quote are quoted as in
-    CSV: read as CSV, such a field would swallow the tabs and lines up to the next quote.
+    They are if every line has as many tabs as the first, but some field that begins with a quote is not quoted as in
+    CSV. Read as CSV, such a field would swallow the tabs and lines up to the next quote.
     """
     tabs = None
     is_quoted = True

@@ -1,7 +1,7 @@
 """Documents to token ids: the files of a ``Dataset``.
 
-A document is encoded whole, so its tokens do not depend on what stands beside it. What is for validation is decided
-when all tokens are known, by one rule (``divide``).
+A document is encoded whole, so its tokens do not depend on its neighbours. The validation text is chosen when all
+tokens are known, by one rule (``divide``).
 """
 
 import json
@@ -40,7 +40,7 @@ class EncodedPart(NamedTuple):
     targets: Sequence[int] = ()  # of a conversation: its ids, or UNCOUNTED
 
 
-# Of each ``EncodedPart`` that was written: its tokens, its size, and the numbers of its document and source, from 0
+# An ``EncodedPart`` that was written: its number of tokens, its size, and which document and source it is of, from 0
 PART_DTYPE = np.dtype([("tokens", "i8"), ("size", "i8"), ("document", "i8"), ("source", "i8")])
 
 
@@ -179,7 +179,8 @@ def write_parts(
             for ids, size, starts_document, targets in encode(source):
                 id_file.write(np.asarray(ids, dtype).tobytes())
                 target_file.write(np.asarray(targets, np.int32).tobytes())
-                document += starts_document
+                if starts_document:
+                    document += 1
                 rows.extend([len(ids), size, document, number])
                 bar.update(size)
             if document == before:
@@ -201,10 +202,10 @@ class Division(NamedTuple):
 
 
 def divide(parts: np.ndarray, val_fraction: float, cuts_documents: bool) -> Division:
-    """Decide what is for validation: the second source, or else about ``val_fraction`` of everything.
+    """Choose the validation text: the second source, or else about ``val_fraction`` of everything.
 
-    The end of each long document (LONG), and of the short ones every tenth, if ``val_fraction`` is a tenth. So
-    all files and kinds of documents have a part in it. Without ``cuts_documents`` all count as short.
+    That is the end of each long document (LONG), and every tenth of the short ones if ``val_fraction`` is a tenth, so
+    that all files and kinds of documents have a part in it. Without ``cuts_documents`` all documents count as short.
     """
     lengths = np.bincount(parts["document"], parts["tokens"]).astype(np.int64)
     ends = np.cumsum(lengths)
@@ -255,7 +256,7 @@ def validation_bytes(
 
 
 def describe_validation(documents: Division, noun: str) -> str:
-    """What of the documents is for validation, in words."""
+    """Which part of the documents is for validation, in words."""
     lengths, tails = documents.ends - documents.starts, documents.ends - documents.cuts
     is_cut = (tails > 0) & (tails < lengths)
     cut, count = int(is_cut.sum()), len(lengths)

@@ -18,7 +18,7 @@ REPLACEMENT = "\ufffd"  # decoders use it for bytes that are not UTF-8
 class TextStream:
     """Decode token by token. The results of ``push`` and ``flush``, joined, equal ``decode`` of all the ids.
 
-    With a ``prefix``, the ids before the first one, they equal what these add to ``decode`` of the prefix.
+    With a ``prefix``, which is the ids before them, they equal ``decode`` of all ids without the text of the prefix.
 
     Tokens cannot be decoded one by one: a character may span several tokens, and decoders drop a space at the start of
     a text. So new tokens are decoded together with the tokens just before them. Both form the window.

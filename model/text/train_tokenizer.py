@@ -11,7 +11,7 @@ from pathlib import Path
 from sentencepiece import SentencePieceProcessor, SentencePieceTrainer
 from tqdm import tqdm
 
-from ..cli.files import write_atomically
+from ..cli.files import write_bytes
 from .tokenizer import split_text
 
 TOKENIZER_KINDS = ("bpe", "char")
@@ -71,7 +71,7 @@ def train_tokenizer(
     path = Path(path)
     file = path / "tokenizer.model" if path.is_dir() or not path.suffix else path
     file.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(file, lambda temporary: temporary.write_bytes(proto))
+    write_bytes(file, proto)
     return file
 
 

@@ -1,4 +1,4 @@
-"""Choose what ``--minutes`` leave open: the size of the model, its batches, and the schedule.
+"""Choose the settings that ``--minutes`` leaves open: the size of the model, its batches, and the schedule.
 
 The rule: train the largest model of LADDER that sees enough tokens in the minutes. Enough are 2,800 times the square
 root of the number of parameters in its layers, and as many again for each 8,192 pieces of the vocabulary, or 10 passes
@@ -45,11 +45,11 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
 # with the square root of the parameters (benchmarks/README.md). A larger vocabulary needs more tokens,
 # because each piece is rarer.
 TOKENS_PER_ROOT, PIECES = 2800, 8192
-# Over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82 at
-# their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
+# Passes over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82
+# at their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
 MAX_PASSES = 10
-# In the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to a loss of
-# 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
+# Parameters in the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to
+# a loss of 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
 MAX_PARAMETERS_PER_TOKEN = 25
 # In fine-tuning, whose learning rate is lower: 12 came to 3.71 where 10 came to 3.76 (the demo on tinyshakespeare). For
 # a model that would memorise the text, 3 were better than 2 and 4, on two small texts.
@@ -61,7 +61,7 @@ MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen be
 # the whole context from the first step in equal time, or as high; after 10 million 1% higher (benchmarks/README.md).
 CONTEXT_WARMUP, SHORT_RUN = 0.6, 8_000_000  # of the run; tokens
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
-# Of a large model on few tokens, the optimizer takes most of the time, and the speed of a usual step looks too low.
+# In a step of a large model on fewer tokens, the optimizer takes most of the time, so the measured speed is too low.
 FEWEST_TIMED_TOKENS = 256
 # Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
 # and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
@@ -72,7 +72,7 @@ COMPILE_MINUTES, COMPILE_STEPS = 5, 10_000
 
 
 def choose(run: Run, dataset: Dataset, machine: Machine, *, with_speed: bool = False) -> tuple[Run, float | None]:
-    """Choose what ``minutes`` leave open, and whether to compile.
+    """Choose the settings that ``minutes`` leaves open, and whether to compile.
 
     Returns the run with the chosen settings, and the tokens per second to expect, if it has minutes or ``with_speed``.
     Raises ValueError if the run does not fit into the memory.
@@ -148,7 +148,7 @@ def can_compile(run: Run, dataset: Dataset, machine: Machine) -> bool:
     """Whether steps may be compiled without being asked to.
 
     Triton, which PyTorch for Windows lacks and cards before Volta cannot run, needs a C compiler and the headers of
-    Python. Conversations have batches of many lengths, and a warm-up of the context of two; each would be compiled.
+    Python. Each length of a batch is compiled: conversations have many, and a run with ``context_warmup`` has two.
     """
     if machine.device.type != "cuda" or machine.processes > 1 or run.train.network is not None:
         return False
@@ -168,9 +168,9 @@ def run_seconds(run: Run, speed: float, dataset: Dataset) -> float:
 def timed_plan(run: Run, model: ModelArgs, dataset: Dataset, machine: Machine) -> tuple[Run, float]:
     """The run planned for ``model`` at the speed of its steps, and this speed in tokens per second.
 
-    On a CPU a few tokens show the speed. On a GPU a step of few tokens takes as long as one of many, because it costs
-    the launches of its kernels only. So the largest batch is timed first there, and as long as it is too slow for that,
-    a smaller one is planned for its speed and timed.
+    On a CPU a few tokens show the speed. On a GPU a step of few tokens takes as long as one of many, because it mostly
+    waits for the launches of its kernels. So the largest batch is timed first there. If the plan for its speed has a
+    smaller batch, that one is timed and planned, until the planned batch is not smaller than the timed one.
     """
     if machine.device.type == "cpu":
         sample, few = timed_step(run, model, dataset, machine)
@@ -203,7 +203,9 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
     has pieces, because otherwise most pieces are not in it. Weight decay keeps a model from memorising the text; where
     it would not memorise, more than 0.1 raises the loss.
     """
-    fine_tuning, chooses_size, text_tokens = run.train.init_from is not None, not run.has_size, len(dataset.train)
+    fine_tuning = run.train.init_from is not None
+    chooses_size = not run.has_size
+    text_tokens = len(dataset.train)
     tokens = training_tokens(run, speed)
     passes = MAX_PASSES
     if fine_tuning:
@@ -233,7 +235,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
         tokens = min(tokens, run.train.max_steps * step_tokens)
     memorization = tokens / text_tokens * math.sqrt(count_parameters(run.model).total / text_tokens)
     if chooses_size:
-        run = run.fill(tie_embeddings=memorization > TIE_ABOVE)  # takes the same time
+        run = run.fill(tie_embeddings=memorization > TIE_ABOVE)  # a step takes the same time
     # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
     # What is validated follows from the text alone, so that two models can be compared; how often, from the clock.
@@ -243,8 +245,8 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
     run = run.fill(eval_every=min(steps, max(1, int(between / step_tokens))))
     if run.train.compile:
         run = run.fill(compile=True)
-    # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut; and compiled code is
-    # for one length.
+    # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut, nor for compiled
+    # code, which is for one length.
     grows = tokens < SHORT_RUN and not (fine_tuning or run.train.compile or isinstance(dataset, Conversations))
     return run.fill(
         decay_start=0.1,

@@ -184,7 +184,8 @@ SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the sett
 SIZE = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim")  # chosen together, or not at all
 
 
-# What ``--minutes`` choose if it is not given, and has a default without them. vocab_size is always chosen.
+# Settings that ``--minutes`` chooses if they are not given, and that have defaults without it. vocab_size is always
+# chosen.
 CHOSEN: tuple[str, ...] = ("dim", "n_layers", "n_heads", "tie_embeddings", "batch_size", "eval_every", "sample_every")
 CHOSEN += ("context_warmup", "decay_start", "weight_decay")
 
@@ -215,7 +216,7 @@ class Run:
 
     @property
     def needs_choice(self) -> bool:
-        """Whether what is not given is chosen, to suit the minutes."""
+        """Whether settings that are not given are chosen to suit the minutes."""
         return self.train.minutes is not None and not self.resume
 
     @property

@@ -60,7 +60,7 @@ class Console:
         if trainer.ranks.is_first and not self.was_done:
             note_stretched_schedule(trainer)
         in_terminal = sys.stderr.isatty()
-        # In 80 columns all but the tokens per second have room, if the bar is short.
+        # If the bar is short, all but the tokens per second fits into 80 columns.
         width = 4 if in_terminal and get_terminal_size().columns < 100 else 16
         self.bar = tqdm(
             file=None if in_terminal else LogFile(),
@@ -121,7 +121,8 @@ class Console:
 
     def _show_sample(self) -> None:
         trainer, tokenizer = self.trainer, self.text.tokenizer
-        model, step, prompt = trainer.model, trainer.progress.step, self.text.prompt
+        model, prompt = trainer.model, self.text.prompt
+        step = trainer.progress.step
         length = min(SAMPLE_TOKENS, model.args.max_seq_len - len(prompt))
         eos_ids = self.text.chat.eos_ids if self.text.chat else tokenizer.eos_ids
         # A recording would need memory that training may not leave, and PyTorch would free what the next step needs.

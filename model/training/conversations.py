@@ -1,4 +1,4 @@
-"""Conversations as training text."""
+"""Conversations as training text: their tokens and targets, and texts for the tokenizer."""
 
 import json
 import warnings

@@ -195,7 +195,7 @@ def gather_tensors(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Ten
 def scatter_tensors(tensors: Mapping[str, Any], whole: Mapping[str, Tensor]) -> None:
     """Copy whole tensors to ``tensors``. Of those that are sharded, each process gets its rows from the first process.
 
-    Every process must call it. In the others than the first, only the shape of the whole of a sharded tensor counts.
+    Every process must call it. Except in the first process, only the shapes of the whole of sharded tensors are read.
     """
     for name, tensor in tensors.items():
         source = whole[name]

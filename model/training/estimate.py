@@ -48,7 +48,7 @@ def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Mem
     The peak is within 15% of measurements; of one wide layer with a large vocabulary it is up to a quarter too high.
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
     measured for ``hidden_dim`` of 8/3 ``dim``, that of the logits with vocabularies of 4,096 to 151,936 tokens, and
-    what FSDP gathers in two processes, all on a CPU (benchmarks/README.md); a card's activations were
+    what FSDP gathers in two processes, all on a CPU (benchmarks/README.md). A card's activations were not measured but
     counted. The peak includes temporary tensors of the backward pass, Muon's copies of all matrices of one shape, and
     the libraries that are imported later.
     """

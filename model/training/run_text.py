@@ -37,8 +37,8 @@ class Text(NamedTuple):
 def prepare_text(run: Run) -> Run:
     """Write the tokenizer and the tokens of a new run into its directory; to resume, they are there.
 
-    Returns the run with what only the text tells: doc_separator, vocab_size if it is trained from scratch, and the
-    prompt of samples if the text is conversations.
+    Returns the run with the settings that follow from the text: doc_separator, vocab_size if it is trained from
+    scratch, and the prompt of samples if the text is conversations.
     """
     if run.resume:
         return run
@@ -85,8 +85,8 @@ def write_tokenizer(run: Run, texts: Callable[[], Iterator[str]], size: int) -> 
 def write_conversations(run: Run, tokenizer: Tokenizer, documents: Documents, val_documents: Documents | None) -> Run:
     """Write the tokens of conversations, and their template.
 
-    Returns the run with a question as the prompt of samples. What of a conversation does not fit into the context is
-    left out, so the context is decided from then on.
+    Returns the run with a question as the prompt of samples. Answers that do not fit into the context are left out, so
+    the context is decided from then on.
     """
     directory, context = run.directory, run.model.max_seq_len
     if find_template(directory)[1] is None:

@@ -179,7 +179,7 @@ class Trainer:
         return (2 * rows, context // 2) if is_short else (rows, context)
 
     def _compile(self) -> None:
-        """Compute the gradients of a batch, and forget them."""
+        """Compute the gradients of a batch and discard them, because the first call compiles."""
         inputs, targets, _ = self.batch()
         rows = self._micro_batch_rows()
         with self.autocast:
@@ -235,9 +235,8 @@ class Trainer:
         micro_batches = list(zip(inputs.split(rows), targets.split(rows)))
         total = torch.zeros((), device=self.device)
         for number, (x, y) in enumerate(micro_batches, 1):
-            set_gradient_sync(
-                self.parallel_loss, number == len(micro_batches)
-            )  # average them in the last backward pass
+            is_last = number == len(micro_batches)
+            set_gradient_sync(self.parallel_loss, is_last)  # only the last backward pass averages them
             with self.autocast:
                 loss = self.compiled_loss(x, y) / count  # a sum; those of all parts add up to the mean over the batch
             self.scaler.scale(loss).backward()
@@ -302,7 +301,7 @@ class Trainer:
     def _record(self, measured: dict[str, float], save: bool) -> dict[str, float]:
         """Write the metrics of a step and, if ``save``, the state, then the model. Every process must call it.
 
-        The model is the last one, because a model without a state is taken for one whose state was removed.
+        The model is written last, because a model without a state is taken for one whose state was removed.
         """
         if self.directory is None:
             return measured
@@ -339,9 +338,8 @@ def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context:
     device = next(loss.parameters()).device
     training = loss.training
     loss.eval()
-    batches = dataset.val_batches(
-        args.micro_batch_rows(context, device.type, ranks.world_size), context, args.eval_tokens
-    )
+    rows = args.micro_batch_rows(context, device.type, ranks.world_size)
+    batches = dataset.val_batches(rows, context, args.eval_tokens)
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
         batch = group[min(ranks.rank, len(group) - 1)]

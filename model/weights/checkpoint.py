@@ -107,7 +107,7 @@ class Checkpoint:
                 state[name] = tensor.to(device, new_dtype if tensor.is_floating_point() else None, copy=True)
             del tensor  # before the next one is read, so that only one is in memory
         model.load_state_dict(state, strict=False, assign=True)  # checked above; the matrices in int8 are in place
-        model.to(device)  # what a subclass has beside its state
+        model.to(device)  # tensors of a subclass that are not in its state dict
         check_finite(model, self.path)
         if int8:
             model.requires_grad_(False)

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, cast
 
+from ..cli import enumerated
 from ..cli.files import read_json
 from ..config import ModelArgs, RopeScaling, ScalingType
-from .layout import check_read_back, check_sizes, enumerated
+from .layout import check_read_back, check_sizes
 
 # Settings that are only named differently: Hugging Face's name -> ours
 NAMES = {
@@ -107,7 +108,7 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
         raise ValueError(
             f"model_type is {reprlib.repr(model_type)}: supported are {supported}; others have another network"
         )
-    check_settings(config)
+    check_supported(config)
     missing = [name for name in REQUIRED if name not in config]
     if missing:
         raise ValueError(f"{', '.join(missing)} missing: not the configuration of a model")
@@ -122,7 +123,7 @@ def args_from_config(config: Mapping[str, Any]) -> ModelArgs:
     )
 
 
-def check_settings(config: Mapping[str, Any]) -> None:
+def check_supported(config: Mapping[str, Any]) -> None:
     """Raise ValueError for the first setting that is refused. Those that are not known are named in one warning."""
     unknown = []
     for name, value in config.items():

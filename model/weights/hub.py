@@ -29,7 +29,7 @@ def is_hub_id(path: Path) -> bool:
 
 
 def hub_advice(path: Path) -> str:
-    """The beginning of what to do about a missing path, if it may be an id of the Hub."""
+    """The beginning of the advice about a missing path, if it may be an id of the Hub."""
     if not is_hub_id(path):
         return ""
     if not path.parent.is_dir():

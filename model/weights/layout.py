@@ -1,15 +1,15 @@
 """Tensor names and shapes, Hugging Face's names for them, the two orders of a head's rows, and checks."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from torch import Tensor, nn
 
+from ..cli import enumerated
 from ..config import ModelArgs
 
 LARGEST_TABLE = 2**29  # bytes of rotations, for a million positions of 128-wide heads; Llama 3.1's table has 2**26
 MOST_LAYERS = 10_000  # Llama 3.1 405B has 126
-MAX_NAMES = 8  # how many tensors or settings a message names
 Shapes = dict[str, tuple[int, ...]]
 
 # This network's name of a tensor, which is Meta's: Hugging Face's name, and its shape. {} is the number of the layer.
@@ -98,12 +98,6 @@ def check_shapes(expected: Mapping[str, tuple[int, ...]], found: Mapping[str, tu
             problems.append(f"{name} is {found[name]}, not {expected[name]}")
     if problems:
         raise ValueError(f"{where} does not match its configuration: {enumerated(problems)}")
-
-
-def enumerated(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    more = f", and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
-    return ", ".join(names[:MAX_NAMES]) + more
 
 
 # Both layouts rotate D/2 planes of a head. They differ in which two rows span a plane. Meta's layout, which this

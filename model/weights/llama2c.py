@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..cli.files import ZIP, kind_of_file, write_atomically
+from ..cli.files import ZIP, kind_of_file, write_atomically, write_bytes
 from ..config import ModelArgs
 from ..text.sentencepiece_model import BYTE, CONTROL, NORMAL, UNKNOWN, Piece, bpe_model
 from ..text.tokenizer import U2581, SentencePieceTokenizer, Tokenizer
@@ -152,4 +152,4 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     encoded = [piece.encode() for piece in pieces]
     packed = [struct.pack("<fi", model.get_score(i), len(piece)) + piece for i, piece in enumerate(encoded)]
     content = struct.pack("<i", max(map(len, encoded))) + b"".join(packed)
-    write_atomically(path, lambda temporary: temporary.write_bytes(content))
+    write_bytes(path, content)

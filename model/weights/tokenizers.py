@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..cli.files import read_json, write_atomically, write_json
+from ..cli.files import read_json, write_bytes, write_json
 from ..text.hf_tokenizer import HFTokenizer, added_tokens, hugging_face_files, read_if_present, read_settings
 from ..text.tokenizer import SentencePieceTokenizer, Tokenizer
 from .hub import local_directory
 
 TEMPLATE = "chat_template.jinja"
 SETTINGS = ("tokenizer_config.json", "special_tokens_map.json", "added_tokens.json")  # beside a tokenizer.json
-# Rows of a network without a token, as a share of all: its vocabulary may be rounded up, by DeepSeek's 102,400 rows for
-# 100,015 tokens the most.
+# A network may have more rows than its tokenizer has tokens, because its vocabulary is rounded up: fewer than the
+# larger of these. DeepSeek's has the most, 102,400 for 100,015 tokens.
 MAX_VOCAB_PADDING = 128
 MAX_VOCAB_PADDING_SHARE = 32  # one row in so many
 
@@ -45,7 +45,7 @@ def tokenizer_files(path: Path) -> list[Path]:
 
 
 def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
-    """Its ``eos_ids`` are those of generation_config.json or config.json beside it, if these have any.
+    """Open a tokenizer, with the ``eos_ids`` of generation_config.json or config.json beside it, if these have any.
 
     Raises ValueError if it encodes differently from the tokenizer of its model.
     """
@@ -126,7 +126,7 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path, eos_ids: Sequenc
     directory.mkdir(parents=True, exist_ok=True)
     copied = [TEMPLATE]
     if isinstance(tokenizer, SentencePieceTokenizer):
-        _write(directory / "tokenizer.model", tokenizer.content)
+        write_bytes(directory / "tokenizer.model", tokenizer.content)
         tokenizer_json, config = hugging_face_files(tokenizer) or ({}, {})
         config |= {name: value for name, value in read_settings(source).items() if name == "chat_template"}
         if tokenizer_json:
@@ -134,16 +134,12 @@ def save_tokenizer(tokenizer: Tokenizer, directory: str | Path, eos_ids: Sequenc
         if config:
             write_json(directory / "tokenizer_config.json", config)
     else:
-        _write(directory / "tokenizer.json", tokenizer.content)
+        write_bytes(directory / "tokenizer.json", tokenizer.content)
         copied += SETTINGS
     for name in copied:
         if (source / name).is_file():
-            _write(directory / name, (source / name).read_bytes())
+            write_bytes(directory / name, (source / name).read_bytes())
     ids: dict[str, Any] = {"bos_token_id": tokenizer.bos_id}
     if eos_ids:  # transformers fails on an empty list
         ids["eos_token_id"] = list(eos_ids)
     write_json(directory / "generation_config.json", ids)
-
-
-def _write(file: Path, content: bytes) -> None:
-    write_atomically(file, lambda temporary: temporary.write_bytes(content))
