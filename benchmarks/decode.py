@@ -41,6 +41,16 @@ from model.weights import llama2c, load_model, save_model
 SHAPES = {
     "2.9M": ModelArgs(dim=192, n_layers=6, n_heads=6, vocab_size=1024, max_seq_len=256, tie_embeddings=True),
     "15M": ModelArgs(dim=288, n_layers=6, n_heads=6, hidden_dim=768, vocab_size=32000, max_seq_len=256),
+    "135M": ModelArgs(  # SmolLM2's
+        dim=576,
+        n_layers=30,
+        n_heads=9,
+        n_kv_heads=3,
+        hidden_dim=1536,
+        vocab_size=49152,
+        max_seq_len=2048,
+        tie_embeddings=True,
+    ),
     "1.1B": ModelArgs(
         dim=2048, n_layers=22, n_heads=32, n_kv_heads=4, hidden_dim=5632, vocab_size=32000, max_seq_len=2048
     ),

@@ -288,6 +288,8 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
         raise cannot_resume(directory, CONFIG_FILE)
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
+    if "minutes" in settings and "max_steps" not in settings:
+        saved.pop("max_steps", None)  # of a small text the first minutes chose it, and the new ones would do nothing
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before = values(*instances(saved, *SETTINGS_CLASSES))
     fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)}

@@ -50,7 +50,6 @@ class LastScore:
     nats_per_token: Annotated[float, Range(0)]
     bits_per_byte: Annotated[float, Range(0)]
     tokens: Annotated[int, Range(1)]
-    all_tokens: Annotated[int, Range(1)]
     max_tokens: Annotated[int, Range(1)]
 
 

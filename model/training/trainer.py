@@ -285,7 +285,7 @@ class Trainer:
         text = validation_text(self.dataset, model.args.max_seq_len, part)
         (score,) = score_texts(model, [text], on_scored)
         nats, bits = score.nats_per_token, score.bits_per_byte
-        last = LastScore(self.progress.best_step, nats, bits, score.tokens, self.dataset.val_tokens, part)
+        last = LastScore(self.progress.best_step, nats, bits, score.tokens, part)
         write_json(self.directory / SCORE, asdict(last))
         return last
 

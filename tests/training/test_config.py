@@ -106,6 +106,17 @@ def write_run(directory: str, tokenizer: str = "bpe", vocab_size: int = 300, dat
     return path
 
 
+def test_new_minutes_of_a_resumed_run_replace_its_last_step():
+    """Of a small text the first minutes had chosen it, so that the run would end at once."""
+    write_run("run", minutes=10.0, max_steps=100)
+    resumed = resolved(resume=True, out_dir=Path("run"), minutes=20.0).train
+    assert (resumed.minutes, resumed.step_limit) == (20.0, math.inf)
+    same = resolved(resume=True, out_dir=Path("run")).train
+    assert (same.minutes, same.max_steps) == (10.0, 100), "bit for bit the same run"
+    both = resolved(resume=True, out_dir=Path("run"), minutes=20.0, max_steps=200).train
+    assert (both.minutes, both.max_steps) == (20.0, 200)
+
+
 def test_a_text_without_a_config_takes_minutes_or_steps():
     chosen = resolved(data=("a.txt",))
     assert (chosen.train.minutes, "dim" in chosen.decided, chosen.needs_choice) == (2.5, False, True)

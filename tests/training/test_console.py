@@ -77,7 +77,7 @@ def test_the_summary(tmp_path, monkeypatch):
     run = trainer(Path("my run"))
     times = {"train_seconds": 2.0, "wall_seconds": 7.4}
     run.progress = Progress(step=400, tokens=25_600, **times, val_loss=2.1, best_val_loss=2.0, best_step=300)
-    assert summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 99, 99, 1 << 17)) == {
+    assert summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 99, 1 << 17)) == {
         "parameters": "4,784",
         "trained": "400 steps, 25,600 tokens, 51.2 epochs, 7.4 seconds",
         "speed": "12,800 tokens/s",
@@ -87,7 +87,7 @@ def test_the_summary(tmp_path, monkeypatch):
         "next": "python generate.py 'my run'",
     }
     run.progress.val_loss = 2.05
-    rows = summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 50, 99, 50))
+    rows = summary(run, TEXT, LastScore(300, 1.98771, 2.8675, 50, 50))
     assert "note" not in rows
     assert "2.868 bits per byte (on 50 of 99 tokens); best at step 300" in rows["validation"]
     assert "2.0000 nats per token, 2.885 bits per byte; best" in summary(run, TEXT, None)["validation"], "sharded"
