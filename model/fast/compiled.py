@@ -22,7 +22,7 @@ from ..cli import machine, print_note
 from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from . import kernels
-from .token import in_loops, logits_of_token
+from .token import logits_of_token, with_loop_products
 
 LIBRARY = Path(__file__).parents[1]
 # The files of the code that is compiled, and of the code that compiles it. If one changes, the step is compiled again.
@@ -44,30 +44,30 @@ TRACED_KEYS, TRACED_SLOTS = 127, 251
 Code = Callable[[Tensor, Tensor, Tensor | None, list[Tensor]], Tensor]  # of ``TracedStep.forward``
 
 
-class Form(NamedTuple):
-    """The forms of a batch, each of which needs code of its own."""
+class BatchKind(NamedTuple):
+    """What a batch is like; each kind needs code of its own."""
 
     one_row: bool
     padded: bool
 
 
 class CompiledStep:
-    """The step of a network, compiled or loaded from a file at the first token of each form of a batch."""
+    """The step of a network, compiled or loaded from a file at the first token of each kind of batch."""
 
     def __init__(self, network: Transformer) -> None:
         self.traced = TracedStep(network)
         self.rotations = torch.view_as_real(network.freqs_cis)  # (max_seq_len, D/2, 2)
-        self.code: dict[Form, Code] = {}
+        self.code: dict[BatchKind, Code] = {}
         self.compile_seconds = 0.0
 
     def __call__(self, tokens: Tensor, start_pos: int, cache: KVCache, mask: Tensor | None) -> Tensor:
         """tokens (B, 1) -> (B, 1, V)."""
-        form = Form(len(tokens) == 1, mask is not None)
-        if form not in self.code:
-            self.code[form], seconds = compile_or_load(self.traced, form)
+        kind = BatchKind(len(tokens) == 1, mask is not None)
+        if kind not in self.code:
+            self.code[kind], seconds = compile_or_load(self.traced, kind)
             self.compile_seconds += seconds
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
-        return self.code[form](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
+        return self.code[kind](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
 
 
 class TracedStep(nn.Module):
@@ -75,7 +75,7 @@ class TracedStep(nn.Module):
 
     def __init__(self, network: Transformer) -> None:
         super().__init__()
-        self.network = kernels.replace_modules(network, in_loops)
+        self.network = kernels.replace_modules(network, with_loop_products)
 
     def forward(self, tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
         """tokens (B, 1), rotations (S, D/2, 2) -> (B, 1, V).
@@ -94,10 +94,10 @@ def filled_cache(keys: Tensor, values: Tensor) -> LayerCache:
     return cache
 
 
-def compile_or_load(step: TracedStep, form: Form) -> tuple[Code, float]:
+def compile_or_load(step: TracedStep, kind: BatchKind) -> tuple[Code, float]:
     """The code, and the seconds of compiling it, 0 if it was loaded."""
     weights = step.state_dict(keep_vars=True)
-    path = file_of(step, form, weights)
+    path = file_of(step, kind, weights)
     path.parent.mkdir(parents=True, exist_ok=True)
     with FileLock(path.with_suffix(".lock")):  # if two processes need the same file, the second waits for it
         with suppress(RuntimeError):  # no such file, or a damaged one
@@ -109,7 +109,7 @@ def compile_or_load(step: TracedStep, form: Form) -> tuple[Code, float]:
         print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
-            program = export(step, form)
+            program = export(step, kind)
             write_atomically(path, lambda temporary: build(program, temporary))
         remove_unused_files(path.parent)
         return load(path, weights), time.perf_counter() - started
@@ -123,25 +123,25 @@ def remove_unused_files(directory: Path) -> None:
 
 
 @torch.no_grad()
-def export(step: TracedStep, form: Form) -> ExportedProgram:
+def export(step: TracedStep, kind: BatchKind) -> ExportedProgram:
     """Trace the step with a symbolic position, cache length and, unless it is 1, batch size.
 
     The filled slice of the cache is shorter than the cache, because the whole cache would be a special case.
     """
     network, args = step.network, step.network.args
     rotations = torch.view_as_real(network.freqs_cis)
-    B, batch = (1, {}) if form.one_row else (2, {0: Dim.DYNAMIC})
+    B, batch = (1, {}) if kind.one_row else (2, {0: Dim.DYNAMIC})
     keys = network.norm.weight.new_zeros(B, args.n_kv_heads, TRACED_SLOTS, args.head_dim)
     inputs = (
         torch.zeros(B, 1, dtype=torch.long, device="cpu"),
         rotations.new_zeros(TRACED_KEYS, *rotations.shape[1:]),
-        torch.ones(B, 1, 1, TRACED_KEYS, dtype=torch.bool, device="cpu") if form.padded else None,
+        torch.ones(B, 1, 1, TRACED_KEYS, dtype=torch.bool, device="cpu") if kind.padded else None,
         [keys.clone() for _ in range(2 * args.n_layers)],
     )
     shapes = (
         batch,
         {0: Dim.DYNAMIC},
-        {**batch, 3: Dim.DYNAMIC} if form.padded else None,
+        {**batch, 3: Dim.DYNAMIC} if kind.padded else None,
         [{**batch, 2: Dim.DYNAMIC}] * len(inputs[-1]),
     )
     program = torch.export.export(step, inputs, dynamic_shapes=shapes, strict=False)
@@ -154,12 +154,12 @@ def export(step: TracedStep, form: Form) -> ExportedProgram:
     return program
 
 
-def file_of(step: TracedStep, form: Form, weights: dict[str, Tensor]) -> Path:
+def file_of(step: TracedStep, kind: BatchKind, weights: dict[str, Tensor]) -> Path:
     """The path of the compiled code, named after everything that it depends on."""
     source = b"".join(file.read_bytes() for pattern in SOURCES for file in sorted(LIBRARY.glob(pattern)))
     processor = (torch.__version__, torch.cpu.get_capabilities(), machine.CPU, torch.get_num_threads())
     stored = [(name, weight.shape, weight.stride(), weight.dtype) for name, weight in weights.items()]
-    text = repr((step, step.network.args, form, stored, processor))
+    text = repr((step, step.network.args, kind, stored, processor))
     return cache_home() / "compiled" / f"{hashlib.sha256(source + text.encode()).hexdigest()[:32]}.pt2"
 
 

@@ -25,7 +25,7 @@ Function = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
 
 
 class DirectStep:
-    """The step of a network that ``why_not`` has nothing against. It is prepared at the first token."""
+    """The step of a network that ``reason_against`` has nothing against. It is prepared at the first token."""
 
     def __init__(self, network: Transformer) -> None:
         self.network = network

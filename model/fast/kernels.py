@@ -33,14 +33,14 @@ def accelerate(model: Transformer) -> Transformer:
     changes it in both, and each has its own modules and its own training mode. An attention with an ``attend`` of its
     own stays as it is, and so does every matrix: libraries that quantize or adapt a network look for nn.Linear.
     """
-    fast = replace_modules(model, faster)
+    fast = replace_modules(model, accelerated_module)
     device = fast.tok_embeddings.weight.device
     if fast.freqs_cis.device != device and device.type != "meta":  # so that ``forward`` need not move its rows
         fast.freqs_cis = fast.freqs_cis.to(device)
     return fast
 
 
-def faster(module: nn.Module) -> nn.Module:
+def accelerated_module(module: nn.Module) -> nn.Module:
     if type(module) is RMSNorm:
         return FastRMSNorm(module)
     has_formula = isinstance(module, Attention) and type(module).attend is Attention.attend

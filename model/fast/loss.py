@@ -17,10 +17,9 @@ from ..attention import RMSNorm
 from ..transformer import Transformer
 from .kernels import FastRMSNorm, accelerate, replace_modules
 
-# The trainer scales the loss in float16, but too late for the gradients that the forward pass computes. So those of the
-# logits are multiplied by the first, because many are smaller than the smallest float16, 6e-8. The second, divided by
-# the number of tokens, keeps sums over them below the largest float16, 65,504.
-LOGITS_SCALE, STATES_SCALE = 64.0, 8.0
+# The forward pass computes gradients in float16 before the trainer can scale the loss, so it scales them itself:
+LOGITS_SCALE = 64.0  # gradients of logits, many of which are smaller than the smallest float16, 6e-8
+STATES_SCALE = 8.0  # / the number of tokens: states, whose products are summed and stay below the largest, 65,504
 
 
 def chunk_rows(vocab_size: int, device: str) -> int:
@@ -43,14 +42,14 @@ class NextTokenLoss(nn.Module):
         super().__init__()
         self.network = network
         self.dtype = dtype
-        self.hidden: nn.Module | None = None
+        self.body: nn.Module | None = None
         if isinstance(network, Transformer):
             self.network = replace_modules(accelerate(network), self.cast_once)
             if has_plain_output(network):
                 # The same modules except for the output, so that the result is its input, (B, T, dim)
-                self.hidden = copy.copy(self.network)
-                self.hidden._modules = dict(self.network._modules)
-                self.hidden.output = nn.Identity()
+                self.body = copy.copy(self.network)
+                self.body._modules = dict(self.network._modules)
+                self.body.output = nn.Identity()
 
     def cast_once(self, module: nn.Module) -> nn.Module:
         """Let a norm return the dtype of the products, because autocast makes and keeps a copy for each of them."""
@@ -59,12 +58,12 @@ class NextTokenLoss(nn.Module):
         return module
 
     def forward(self, tokens: Tensor, targets: Tensor) -> Tensor:
-        if self.hidden is None:
+        if self.body is None:
             logits = self.network(tokens).float().flatten(0, 1)  # (B * T, V)
             return F.cross_entropy(logits, targets.flatten(), reduction="sum")
         network = self.network
         output = network.tok_embeddings if network.args.tie_embeddings else network.output
-        h = self.hidden(tokens).flatten(0, 1)  # (B * T, dim)
+        h = self.body(tokens).flatten(0, 1)  # (B * T, dim)
         # Under no_grad a parameter still requires gradients, so its own would be computed, and thrown away
         weight = output.weight if torch.is_grad_enabled() else output.weight.detach()
         return _ChunkedLoss.apply(h, weight, targets.flatten(), self.dtype)  # type: ignore

@@ -97,7 +97,7 @@ class Recording:
         caches = [SlotCache(keys, values, self.slot) for keys, values in self.layers]
         self.set_inputs(*inputs)
         step = partial(compute, self.tokens, 0, self.freqs_cis, self.visible, caches)
-        self.replay, self.logits = record(step, device)
+        self.replay, self.logits = capture(step, device)
 
     def is_of(self, cache: KVCache) -> bool:
         """Whether the cache still has the tensors that were recorded; an ``EndlessCache`` gets larger ones."""
@@ -119,7 +119,7 @@ class Recording:
 ONE_AT_A_TIME = Lock()  # CUDA allows one recording in a process
 
 
-def record(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
+def capture(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[[], None], Tensor]:
     """A function that repeats the kernels of ``step`` on this GPU, and the tensor with their result.
 
     The step runs once before, because a kernel cannot be recorded while it is being loaded. It runs on the stream that

@@ -21,7 +21,7 @@ from .kernels import FastTiedOutput, accelerate, fast_product, replace_modules
 from .recorded import RecordedStep
 
 FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
-RECORDS = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
+RECORDING_DEVICES = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
 OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
 
 
@@ -63,17 +63,17 @@ def with_fast_step(network: Transformer, compile: bool, record: bool) -> Transfo
     """
     if compile:
         check_compiles(network)
-    elif network.norm.weight.device.type in RECORDS and not record:
+    elif network.norm.weight.device.type in RECORDING_DEVICES and not record:
         return network
     step = Step(network, compile)
-    if step.chosen.fast is None:
+    if step.path.fast is None:
         return network
-    faster = copy.copy(network)
-    faster.forward = step.forward  # type: ignore[method-assign]
-    return faster
+    fast = copy.copy(network)
+    fast.forward = step.forward  # type: ignore[method-assign]
+    return fast
 
 
-class Chosen(NamedTuple):
+class FastPath(NamedTuple):
     """A fast step, if there is one, and the weights that it reads where they are."""
 
     fast: FastStep | None
@@ -85,18 +85,18 @@ class Step:
 
     def __init__(self, network: Transformer, compile: bool) -> None:
         self.network, self.compile = network, compile
-        self.chosen = self.choose()
+        self.path = self.fast_path()
 
-    def choose(self) -> Chosen:
+    def fast_path(self) -> FastPath:
         device = self.network.norm.weight.device.type
         fast: FastStep | None = None
-        if device in RECORDS and (self.compile or not why_not(self.network)):
+        if device in RECORDING_DEVICES and (self.compile or not reason_against(self.network)):
             fast = RecordedStep(self.network, self.compile)
         elif device == "cpu" and self.compile:
             fast = CompiledStep(self.network)
-        elif device == "cpu" and not why_not(self.network):
+        elif device == "cpu" and not reason_against(self.network):
             fast = DirectStep(self.network)
-        return Chosen(fast, [weight.detach() for weight in weights_of(self.network)])
+        return FastPath(fast, [weight.detach() for weight in weights_of(self.network)])
 
     def forward(
         self, tokens: Tensor, start_pos: int = 0, cache: KVCache | None = None, mask: Tensor | None = None
@@ -105,23 +105,23 @@ class Step:
         if cache is None or tokens.shape[1] > 1 or start_pos == 0:
             self.begin_text()
             return self.network.forward(tokens, start_pos, cache, mask)
-        chosen = self.chosen
+        path = self.path
         # Autocast keeps converted weights only until it ends, and its keys have another dtype than the weights.
         is_usual = not torch.is_autocast_enabled(tokens.device.type) and matches(cache, self.network.norm.weight)
-        if chosen.fast is None or not is_usual:
+        if path.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
-        return chosen.fast(tokens, start_pos, cache, mask)
+        return path.fast(tokens, start_pos, cache, mask)
 
     def begin_text(self) -> None:
         """Look for changes since the last prompt that a fast step would miss, and choose again if there are any.
 
         Weights may have been replaced (``load_state_dict(assign=True)``, ``.to()``), and hooks added.
         """
-        fast, weights = self.chosen
+        fast, weights = self.path
         replaced = any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), weights))
-        if replaced or (isinstance(fast, DirectStep) and why_not(self.network)):
-            self.chosen = self.choose()
+        if replaced or (isinstance(fast, DirectStep) and reason_against(self.network)):
+            self.path = self.fast_path()
         elif isinstance(fast, DirectStep):
             fast.begin_text()
 
@@ -140,7 +140,7 @@ def compiles_each_size(network: Transformer) -> bool:
 
 def fast_step_of(network: Transformer) -> FastStep | None:
     step = getattr(network.forward, "__self__", None)
-    return step.chosen.fast if isinstance(step, Step) else None
+    return step.path.fast if isinstance(step, Step) else None
 
 
 def matches(cache: KVCache, weight: Tensor) -> bool:
@@ -153,7 +153,7 @@ def weights_of(network: Transformer) -> Iterator[Tensor]:
     return chain(network.parameters(), network.buffers())
 
 
-def why_not(network: Transformer) -> str:
+def reason_against(network: Transformer) -> str:
     """Why this network cannot have a fast step; empty if it can.
 
     A fast step would skip hooks and overridden methods, and it is for modules of this library and of PyTorch only.
@@ -175,7 +175,7 @@ def why_not(network: Transformer) -> str:
 
 def check_compiles(network: Transformer) -> None:
     """Raise ValueError unless ``network`` can have a compiled step on its device."""
-    problem, device = why_not(network), network.norm.weight.device.type
+    problem, device = reason_against(network), network.norm.weight.device.type
     if not problem and device not in ("cpu", "cuda"):
         problem = f"compile is for CPUs and for GPUs of NVIDIA and AMD, not for {device}"
     if problem:

@@ -27,7 +27,7 @@ def logits_of_token(
     return network.output(network.norm(h))  # type: ignore[misc]  # an accelerated network has one
 
 
-def in_loops(module: nn.Module) -> nn.Module:
+def with_loop_products(module: nn.Module) -> nn.Module:
     """Change a module to the same computation for one token in arithmetic that the compiler turns into few loops."""
     if isinstance(module, kernels.FastLinear | kernels.FastTiedOutput):
         module.product = linear

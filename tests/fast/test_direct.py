@@ -25,7 +25,7 @@ def eager(monkeypatch):
 
     def call(model):
         with monkeypatch.context() as patch:
-            patch.setattr("model.fast.step.why_not", lambda network: "a test")
+            patch.setattr("model.fast.step.reason_against", lambda network: "a test")
             return for_decoding(model)
 
     return call

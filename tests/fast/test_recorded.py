@@ -83,8 +83,8 @@ class Recorder:
 def recorder(monkeypatch):
     """Here a CPU records, as a GPU does."""
     recorder = Recorder()
-    monkeypatch.setattr("model.fast.step.RECORDS", ("cpu",))
-    monkeypatch.setattr(recorded, "record", recorder)
+    monkeypatch.setattr("model.fast.step.RECORDING_DEVICES", ("cpu",))
+    monkeypatch.setattr(recorded, "capture", recorder)
     return recorder
 
 
@@ -94,7 +94,7 @@ def eager(recorder, monkeypatch):
 
     def call(*arguments, **options):
         with monkeypatch.context() as patch:
-            patch.setattr("model.fast.step.RECORDS", ())
+            patch.setattr("model.fast.step.RECORDING_DEVICES", ())
             return list(generate(*arguments, **options))
 
     return call
@@ -133,7 +133,7 @@ def test_two_conversations_in_turn_record_once_each(small_model, recorder, monke
 
     recorded = texts()
     assert len(recorder.made) == 2
-    monkeypatch.setattr("model.fast.step.RECORDS", ())
+    monkeypatch.setattr("model.fast.step.RECORDING_DEVICES", ())
     assert recorded == texts()
 
 
@@ -289,7 +289,7 @@ def test_compile_compiles_each_size_before_it_is_recorded(small_model, recorder,
         out = step()
         return lambda: out.copy_(step()), out
 
-    monkeypatch.setattr(recorded, "record", record)
+    monkeypatch.setattr(recorded, "capture", record)
 
     def compile(model=None, *, fullgraph=False, dynamic=None, backend="inductor", mode=None, options=None):
         return torch_compile(model, fullgraph=fullgraph, dynamic=dynamic, backend="eager")
@@ -327,7 +327,7 @@ def test_a_recording_is_made_on_the_stream_of_its_card_that_warmed_up_with_memor
 
     cuda.step.side_effect = step
     with pytest.raises(torch.OutOfMemoryError) if fails else nullcontext():
-        recorded.record(cuda.step, second_card)
+        recorded.capture(cuda.step, second_card)
     assert cuda.current_stream.call_args == call(second_card)
     calls = [each for each in cuda.mock_calls if each[0] in ("stream", "Stream", "step", "clear", "graph")]
     assert calls[:4] == [call.stream(current), call.Stream(), call.stream(stream), call.step()]

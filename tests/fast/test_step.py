@@ -54,7 +54,7 @@ def test_a_card_records_the_step_of_a_text_without_being_asked_and_gives_the_tex
         out = step()
         return lambda: replays.append(out.copy_(step())), out
 
-    monkeypatch.setattr(recorded, "record", record)
+    monkeypatch.setattr(recorded, "capture", record)
     texts = [list(generate(model, [[1, 5, 7], [2, 3, 4]], 9, **options))]
     assert not replays
     with OnCard():

@@ -125,8 +125,8 @@ def test_samples_during_a_run_are_not_recorded_because_training_may_leave_no_mem
     def record(step, device):
         raise torch.OutOfMemoryError("no memory for the recording")
 
-    monkeypatch.setattr("model.fast.step.RECORDS", ("cpu",))
-    monkeypatch.setattr("model.fast.recorded.record", record)
+    monkeypatch.setattr("model.fast.step.RECORDING_DEVICES", ("cpu",))
+    monkeypatch.setattr("model.fast.recorded.capture", record)
     assert train_in_console(trainer(tmp_path, max_steps=2, sample_every=2)) == 0
     assert "--- sample at step 2 ---" in capfd.readouterr().out
 
