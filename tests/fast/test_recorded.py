@@ -52,7 +52,7 @@ class Operators(TorchDispatchMode):
 
 
 class Recorder:
-    """Stands for ``record``; ``alive`` are the recordings whose memory is not free yet."""
+    """Stands for ``capture``; ``alive`` are the recordings whose memory is not free yet."""
 
     def __init__(self):
         self.made, self.fails, self.before_replay = [], False, lambda: None
