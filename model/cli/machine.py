@@ -20,7 +20,7 @@ BUILT_FOR_CPU = (
     "this PyTorch was built for the CPU only: install the one for CUDA, with the command that "
     "https://pytorch.org/get-started/locally/ gives"
 )
-MIN_WEIGHTS_FOR_THREADS = 2_000_000  # per decoding step
+MIN_WEIGHTS_FOR_THREADS = 5_000_000  # per decoding step (benchmarks/README.md)
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # malloc.h
 
 
