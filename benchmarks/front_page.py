@@ -7,6 +7,7 @@ This takes about ten minutes on an otherwise idle machine. decode.py and train.p
 """
 
 import argparse
+import os
 import sys
 import tempfile
 from pathlib import Path
@@ -17,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 import startup
 
 from benchmarks import decode, train
+from benchmarks.threads import busy_loops
 from benchmarks.timing import alternate, machine
 from model.cli.machine import keep_freed_memory
 
@@ -35,6 +37,9 @@ def main() -> None:
         speeds = alternate(decode.speeds(directory, "float32", program, 200), 5)
         show("tokens/s generated, 15M, float32", speeds, ".0f")
         show("seconds from launch to the first token", alternate(decode.launches(directory, program, 1), 3), ".2f")
+        with busy_loops(os.cpu_count() or 1):
+            times = alternate(decode.launches(directory, program, 200), 3)
+        show("seconds from launch to 200 tokens beside a busy loop a core", times, ".1f")
         if flags.model:
             speeds = alternate(decode.speeds(flags.model, "bfloat16", None, 200), 5)
             show(f"tokens/s generated, {flags.model.name}, bfloat16", speeds, ".1f")
