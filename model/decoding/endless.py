@@ -12,7 +12,7 @@ from ..transformer import Transformer
 
 SINKS = 4  # tokens at the start of a text that are never evicted
 FIRST_SLOTS = 256  # that are allocated at first
-COMPILED_SLOTS = 4096  # the same, if the step is compiled for each size of the cache, which takes up to a minute
+COMPILED_SLOTS = 4096  # the same, if the step is compiled for each size of the cache, which takes a minute or more
 
 
 def quarter_of(context: int) -> int:

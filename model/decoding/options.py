@@ -55,8 +55,8 @@ class DecodingOptions(ModelOptions):
 
     compile: Annotated[
         bool,
-        "compile the network: takes half a minute or more once, later launches load it; on a GPU up to a minute for "
-        "each size of batch and cache",
+        "compile the network: takes half a minute or more once, later launches load it; on a GPU a minute or more "
+        "for each size of batch and cache",
     ] = False
     stop: Annotated[
         tuple[str, ...],
