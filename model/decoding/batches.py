@@ -21,7 +21,7 @@ from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .endless import EndlessCache, aligned_slots, is_shift_invariant
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, read_tokens
 
 Prompts = Sequence[Sequence[int]]
 WORTH_COMPILING = 60.0  # seconds of decoding: twice those of compiling, which up to halves the others
@@ -96,7 +96,7 @@ def decode_prompts(
     tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=device)
     padding = torch.tensor(pads, device=device) if any(pads) else None  # (B,)
     sampler = Sampler(sampling, prompts, first_row, logprobs)
-    return decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
+    return read_tokens(decode(network, tokens, max_new_tokens, sampler, cache, padding=padding), sampler)
 
 
 def cache_for(
