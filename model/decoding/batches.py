@@ -111,13 +111,17 @@ def cache_for(
         return EndlessCache(network, len(prompts))
     slots, device = max(map(len, prompts)) + max_new_tokens, network.norm.weight.device
     if device.type != "cpu":  # compiled code for a GPU is for one number of slots
-        slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
+        slots = gpu_slots(slots, network.args)
     if last is not None and (last.batch_size, last.max_seq_len) == (len(prompts), slots):
         return last
     cache = KVCache(network.args, len(prompts), slots)
     for layer in cache.layers:
         layer.slots = aligned_slots(slots, device)
     return cache
+
+
+def gpu_slots(slots: int, args: ModelArgs) -> int:
+    return min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, args.max_seq_len)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:

@@ -29,6 +29,12 @@ def checked_context(args: ModelArgs, context: int | None) -> int:
     return context
 
 
+def least_slots(length: int, context: int, compile: bool, device: torch.device) -> int:
+    """The slots that an ``EndlessCache`` of this context has for a text of ``length`` tokens, at least."""
+    first = COMPILED_SLOTS if compile and device.type != "cpu" else FIRST_SLOTS
+    return min(max(length, first), context)
+
+
 def aligned_slots(slots: int, device: torch.device) -> int:
     """At least ``slots``: on a GPU a multiple of 8, or else tensor cores could not read rows of 16-bit scores."""
     return slots if device.type == "cpu" else 8 * math.ceil(slots / 8)
