@@ -133,7 +133,7 @@ SAMPLING_DEVICES = ("cpu", "cuda")  # Apple's GPUs have no float64, which the dr
 
 
 class Drawn:
-    """What is known of the drawn tokens, columns of (B, 1), on its way to the CPU."""
+    """The result of a draw, columns of (B, 1) each. From a card it is copied to the CPU without waiting."""
 
     def __init__(self, columns: Sequence[Tensor]) -> None:
         self.on_cpu, device = columns, columns[0].device

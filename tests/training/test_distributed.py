@@ -87,6 +87,7 @@ def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, optimizer):
     assert_same_run(tmp_path, optimizer)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_fsdp")
 def test_on_cards_products_are_merged_with_ddp_but_not_with_fsdp_which_would_keep_whole_matrices(tmp_path, monkeypatch):
     """Here CPUs count as cards."""
