@@ -21,7 +21,7 @@ from model.config import Range
 from model.decoding.batches import Speed
 from model.decoding.chat import Chat, find_template
 from model.decoding.conversation import Conversation
-from model.decoding.endless import checked_context
+from model.decoding.endless import checked_context, least_slots
 from model.decoding.options import DecodingOptions, open_model, read_sampling
 from model.decoding.sampling import Sampling
 from model.decoding.terminal import END_KEYS, Command, greet, read_turn
@@ -51,8 +51,8 @@ def main() -> None:
         chat = Chat(path, model.tokenizer, options.system, options.template_variables)
 
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
-        at_least = min(context, options.max_new_tokens)  # of the cache, which grows
-        network = model.load_for_decoding(options.compile, 1, at_least, MEMORY_ADVICE)
+        slots = least_slots(options.max_new_tokens, context, options.compile, model.device)
+        network = model.load_for_decoding(options.compile, 1, slots, MEMORY_ADVICE)
         speed = Speed()
         conversation = Conversation(network, model.tokenizer, sampling, speed, chat, context)
         if chat is None:

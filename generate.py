@@ -23,6 +23,7 @@ from model.cli.parser import format_flag
 from model.config import Range
 from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
 from model.decoding.chat import Chat
+from model.decoding.endless import least_slots
 from model.decoding.options import DecodingOptions, open_model, read_sampling
 from model.decoding.prompts import encode_prompts, read_prompts
 from model.decoding.sampling import Sampling
@@ -87,7 +88,9 @@ def main() -> None:
     rows = min(options.batch_size, count)
     if options.endless and len(lengths) > 1:
         rows = 1  # endless texts share a batch only if their prompts are equally long
-    longest = min(args.max_seq_len, max(lengths) + max_new_tokens)
+    longest = max(lengths) + max_new_tokens
+    if options.endless:
+        longest = least_slots(longest, args.max_seq_len, options.compile, model.device)
 
     with explain_out_of_memory(MEMORY_ADVICE, model.device):
         network = model.load_for_decoding(options.compile, rows, longest, MEMORY_ADVICE)

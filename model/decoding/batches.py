@@ -21,7 +21,7 @@ from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .endless import EndlessCache, aligned_slots, is_shift_invariant
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, read_tokens
 
 Prompts = Sequence[Sequence[int]]
 WORTH_COMPILING = 60.0  # seconds of decoding: twice those of compiling, which up to halves the others
@@ -96,7 +96,7 @@ def decode_prompts(
     tokens = torch.tensor([[0] * pad + list(prompt) for pad, prompt in zip(pads, prompts)], device=device)
     padding = torch.tensor(pads, device=device) if any(pads) else None  # (B,)
     sampler = Sampler(sampling, prompts, first_row, logprobs)
-    return decode(network, tokens, max_new_tokens, sampler, cache, padding=padding)
+    return read_tokens(decode(network, tokens, max_new_tokens, sampler, cache, padding=padding), sampler)
 
 
 def cache_for(
@@ -111,13 +111,17 @@ def cache_for(
         return EndlessCache(network, len(prompts))
     slots, device = max(map(len, prompts)) + max_new_tokens, network.norm.weight.device
     if device.type != "cpu":  # compiled code for a GPU is for one number of slots
-        slots = min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, network.args.max_seq_len)
+        slots = gpu_slots(slots, network.args)
     if last is not None and (last.batch_size, last.max_seq_len) == (len(prompts), slots):
         return last
     cache = KVCache(network.args, len(prompts), slots)
     for layer in cache.layers:
         layer.slots = aligned_slots(slots, device)
     return cache
+
+
+def gpu_slots(slots: int, args: ModelArgs) -> int:
+    return min(math.ceil(slots / GPU_SLOTS) * GPU_SLOTS, args.max_seq_len)
 
 
 def check_prompts(args: ModelArgs, prompts: Prompts, max_new_tokens: int, *, endless: bool = False) -> None:

@@ -11,7 +11,7 @@ from ..transformer import Transformer
 from .batches import Prompt, Sample, Speed, push_tokens
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
-from .sampling import Sampler, Sampling
+from .sampling import Sampler, Sampling, read_tokens
 
 
 @dataclass(eq=False)
@@ -87,7 +87,7 @@ class Conversation:
         starts = [*self.starts, len(self.tokens)]
         self.turns += 1
         prompt = torch.tensor([new_tokens], device=self.network.norm.weight.device)  # (1, T)
-        steps = decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos)
+        steps = read_tokens(decode(self.network, prompt, max_new_tokens, sampler, self.cache, start_pos), sampler)
         for _ in push_tokens(self.network, [sample], steps, self.speed):
             self.cached = prompt_length + len(sample.tokens) - 1  # the next step forwards the newest token
             if sample.finish != "end":  # after an end token the model would begin another text

@@ -12,7 +12,7 @@ from ..transformer import Transformer
 
 SINKS = 4  # tokens at the start of a text that are never evicted
 FIRST_SLOTS = 256  # that are allocated at first
-COMPILED_SLOTS = 4096  # the same, if the step is compiled for each size of the cache, which takes up to a minute
+COMPILED_SLOTS = 4096  # the same, if the step is compiled for each size of the cache, which takes a minute or more
 
 
 def quarter_of(context: int) -> int:
@@ -27,6 +27,12 @@ def checked_context(args: ModelArgs, context: int | None) -> int:
     if not 1 <= context <= limit:
         raise ValueError(f"context is {context}: the network allows 1 to {limit}")
     return context
+
+
+def least_slots(length: int, context: int, compile: bool, device: torch.device) -> int:
+    """The slots that an ``EndlessCache`` of this context has for a text of ``length`` tokens, at least."""
+    first = COMPILED_SLOTS if compile and device.type != "cpu" else FIRST_SLOTS
+    return min(max(length, first), context)
 
 
 def aligned_slots(slots: int, device: torch.device) -> int:

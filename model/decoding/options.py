@@ -18,6 +18,7 @@ from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from ..weights import Checkpoint, find_network, open_checkpoint
 from ..weights.checkpoint import newest_run
+from .batches import gpu_slots
 from .sampling import Sampling
 
 # Settings of generation_config.json that Sampling does not have
@@ -55,8 +56,8 @@ class DecodingOptions(ModelOptions):
 
     compile: Annotated[
         bool,
-        "compile the network: takes half a minute or more once, later launches load it; on a GPU up to a minute for "
-        "each size of batch and cache",
+        "compile the network: takes half a minute or more once, later launches load it; on a GPU a minute or more "
+        "for each size of batch and cache",
     ] = False
     stop: Annotated[
         tuple[str, ...],
@@ -118,7 +119,8 @@ class OpenedModel:
         Raises ValueError with ``advice`` if there is too little memory for the weights, the cache, and the logits.
         """
         args = self.checkpoint.args
-        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * length * self.dtype.itemsize
+        slots = length if self.device.type == "cpu" else gpu_slots(length, args)
+        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * slots * self.dtype.itemsize
         model = self.load(
             beside=rows * (cache + args.vocab_size * torch.float32.itemsize),
             purpose=f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}",

@@ -6,6 +6,7 @@ combined in any order; ``apply_filters`` uses the customary order. Tokens that t
 
 import math
 import random
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -131,11 +132,27 @@ def random_streams(seed: int | None, rows: Iterable[int], device: torch.device) 
 SAMPLING_DEVICES = ("cpu", "cuda")  # Apple's GPUs have no float64, which the draw needs
 
 
+class Drawn:
+    """The result of a draw, columns of (B, 1) each. From a card it is copied to the CPU without waiting."""
+
+    def __init__(self, columns: Sequence[Tensor]) -> None:
+        self.on_cpu, device = columns, columns[0].device
+        self.copied: torch.cuda.Event | None = None
+        if device.type != "cpu":
+            together = torch.cat([column.float() for column in columns], 1)  # for a single copy; exact to 2^24
+            self.on_cpu = together.to("cpu", non_blocking=True).split(1, 1)
+            self.copied = torch.cuda.current_stream(device).record_event()
+
+    def columns(self) -> Sequence[Tensor]:
+        if self.copied is not None:
+            self.copied.synchronize()
+        return self.on_cpu
+
+
 class Sampler:
     """Sample the next token of each row. Holds the random stream of each row, and its tokens for the penalty.
 
-    It works where the logits are, if float64 exists there, else on the CPU. A token waits for a GPU only once, when
-    it is copied to the CPU.
+    It works where the logits are, if float64 exists there, else on the CPU.
     """
 
     def __init__(
@@ -147,23 +164,20 @@ class Sampler:
     ) -> None:
         """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream.
 
-        The log-probability of each drawn token is appended to ``logprobs``, a list of the rows' values for each draw.
-        It is the network's: that of temperature 1, without filters and penalty.
+        The log-probability of each token that is read is appended to ``logprobs``, a list of the rows' values for each
+        draw. It is the network's: that of temperature 1, without filters and penalty.
         """
         self.sampling = sampling
         self.logprobs = logprobs
         self.rows = range(first_row, first_row + len(prompts))
         self.prompts = [list(prompt) for prompt in prompts]
         self.streams: Iterator[Tensor] | None = None
+        self.unread: deque[Drawn] = deque()
         self.seen: Tensor | None = None  # (B, V), with a penalty
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
-        """(B, V) -> the tokens, (B, 1), on the CPU.
-
-        Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
-        allowed, because it excludes a token, but not for all tokens of a row.
-        """
+        """(B, V) -> the tokens, (B, 1), where they were drawn. ``read`` gives them to the CPU."""
         if logits.device.type not in SAMPLING_DEVICES:
             logits = logits.cpu()
         logits = logits.float()
@@ -173,15 +187,22 @@ class Sampler:
         columns = [largest, tokens]
         if self.logprobs is not None:
             columns.append(logits.log_softmax(-1).gather(-1, tokens))
-        if tokens.device.type != "cpu":  # in one copy, because each waits for the device; exact to 2^24
-            columns = list(torch.cat([column.float() for column in columns], 1).cpu().split(1, 1))
-        largest, tokens = columns[:2]
+        self.unread.append(Drawn(columns))
+        return tokens
+
+    def read(self) -> Tensor:
+        """The tokens of the first draw that has not been read, (B, 1), on the CPU. Only here is a card waited for.
+
+        Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
+        allowed, because it excludes a token, but not for all tokens of a row.
+        """
+        largest, tokens, *logprobs = self.unread.popleft().columns()
         if not all(math.isfinite(each) for (each,) in largest.tolist()):
             raise ValueError(
                 "the logits contain NaN or infinity: either the weights do, or products overflow; try --dtype float32"
             )
         if self.logprobs is not None:
-            self.logprobs.append(columns[2].flatten().tolist())
+            self.logprobs.append(logprobs[0].flatten().tolist())
         return tokens.long()
 
     def choose(self, logits: Tensor) -> tuple[Tensor, Tensor]:
@@ -205,3 +226,16 @@ def seen_tokens(texts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
     for row, tokens in zip(seen, texts):
         row[list(tokens)] = True
     return seen.to(logits.device)
+
+
+def read_tokens(steps: Iterator[Tensor], sampler: Sampler) -> Iterator[Tensor]:
+    """The tokens of the steps of ``decode`` with this sampler, (B, 1), on the CPU.
+
+    A card begins the next step before the tokens of one are read, so that it does not wait for the program. A text that
+    ends early has one step too many then. The first token is read at once, because the second step may be compiled.
+    """
+    for number, tokens in enumerate(steps):
+        if number != 1 or tokens.device.type == "cpu":
+            yield sampler.read()
+    while sampler.unread:
+        yield sampler.read()

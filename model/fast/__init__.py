@@ -4,6 +4,7 @@ The network does not know these files. They are put into a copy of it from outsi
 ``NextTokenLoss`` and ``with_fast_step``.
 
 kernels.py    matrix products, attention and norms
+merged.py     on a GPU: matrices that multiply the same vectors, as one product
 int8.py       int8 weights, and layers that use them
 loss.py       the loss of a training step, without all logits at once
 step.py       the forward pass of one token of each row: chooses one of those in the last three files

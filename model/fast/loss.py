@@ -16,6 +16,7 @@ from torch.autograd.function import once_differentiable
 from ..attention import RMSNorm
 from ..transformer import Transformer
 from .kernels import FastRMSNorm, accelerate, replace_modules
+from .merged import merge_products
 
 # The forward pass computes gradients in float16 before the trainer can scale the loss, so it scales them itself:
 LOGITS_SCALE = 64.0  # gradients of logits, many of which are smaller than the smallest float16, 6e-8
@@ -34,17 +35,20 @@ def chunk_rows(vocab_size: int, device: str) -> int:
 class NextTokenLoss(nn.Module):
     """Tokens (B, T) and targets (B, T) -> the sum of nats of the targets, in float32. A target of -100 does not count.
 
-    ``dtype`` is that of the products: of autocast, or of the network. A network that overrides ``forward``, or whose
-    output is not a plain matrix, computes all logits at once.
+    ``dtype`` is that of the products: of autocast, or of the network. With ``merge``, for GPUs, it has fewer and wider
+    products (``merge_products``). A network that overrides ``forward``, or whose output is not a plain matrix, computes
+    all logits at once.
     """
 
-    def __init__(self, network: Any, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, network: Any, dtype: torch.dtype = torch.float32, merge: bool = False) -> None:
         super().__init__()
         self.network = network
         self.dtype = dtype
         self.body: nn.Module | None = None
         if isinstance(network, Transformer):
             self.network = replace_modules(accelerate(network), self.cast_once)
+            if merge:
+                self.network = merge_products(self.network)
             if has_plain_output(network):
                 # The same modules except for the output, so that the result is its input, (B, T, dim)
                 self.body = copy.copy(self.network)

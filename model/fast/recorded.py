@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import Lock
 from types import FunctionType
+from typing import Any
 from weakref import WeakKeyDictionary
 
 import torch
@@ -20,7 +21,12 @@ from torch import Tensor
 from ..cache import KVCache, LayerCache
 from ..cli import print_note
 from ..transformer import Transformer
+from .merged import merge_products
 from .token import logits_of_token
+
+# For one row, products become sums in the same kernels as the norms, SiLU and additions around them, and the compiler
+# times several ways to divide each kernel among the processors of the card.
+COMPILE_OPTIONS: dict[str, Any] = {"coordinate_descent_tuning": True}
 
 Inputs = tuple[Tensor, int, Tensor, Tensor | None]  # tokens (B, 1), start_pos, freqs_cis (1, D/2), mask (B, 1, 1, S)
 
@@ -46,7 +52,7 @@ class RecordedStep:
     """
 
     def __init__(self, network: Transformer, compile: bool = False) -> None:
-        self.network, self.compile = network, compile
+        self.network, self.compile = merge_products(network, move=True), compile
         self.compiled: dict[torch.Size, Callable[..., Tensor]] = {}  # by the size of a layer's keys
         self.recordings: WeakKeyDictionary[KVCache, Recording] = WeakKeyDictionary()
         self.compile_seconds = 0.0
@@ -65,8 +71,8 @@ class RecordedStep:
         compiles = self.compile and size not in self.compiled
         started = time.perf_counter()
         if compiles:
-            print_note("\n(compiling the network for this size of a cache: up to a minute)")
-            self.compiled[size] = torch.compile(copy_of(logits_of_token), dynamic=False)
+            print_note("\n(compiling the network for this size of a cache: a minute or more)")
+            self.compiled[size] = torch.compile(copy_of(logits_of_token), dynamic=False, options=COMPILE_OPTIONS)
         compute = self.compiled.get(size, logits_of_token)
         with warnings.catch_warnings():  # of the compiler, about the table of rotations, which is only viewed as real
             warnings.filterwarnings("ignore", "Torchinductor does not support code generation for complex")

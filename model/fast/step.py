@@ -29,8 +29,9 @@ def for_decoding(model: Transformer, compile: bool = False, *, record: bool = Tr
     """A copy of ``model`` for the decode loop, which shares all parameters and hooks. It leaves ``model`` as it is.
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
-    AMD, the forward pass of one token of each row is recorded, if it can be, unless ``record`` is false,
-    because a recording takes memory. With ``compile`` it is compiled, on a CPU once and for all into a file; raises
+    AMD, the forward pass of one token of each row is recorded, if it can be, unless ``record`` is false, because a
+    recording takes memory. To be one product, weights of ``model`` are moved next to each other then
+    (``merge_products``). With ``compile`` the forward pass is compiled, on a CPU once and for all into a file; raises
     ValueError if that is impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next

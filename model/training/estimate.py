@@ -38,7 +38,7 @@ class Memory(NamedTuple):
     """Bytes of one process."""
 
     state: int  # weights, gradients and optimizer state
-    activations: int  # of one micro-batch, kept for the backward pass, with autocast's copies of the matrices
+    activations: int  # of one micro-batch, kept for the backward pass, with copies of the matrices
     peak: int  # at most, of the whole process
 
 
@@ -66,8 +66,9 @@ def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Mem
     per_dim, per_hidden_dim, per_logit = (41, 16, 8) if dtype == torch.float32 else (40, 8, 10)
     copies = 0
     if device == "cuda":  # its norms and its attention are single kernels, which keep their inputs and results only
-        per_dim = 32 if dtype == torch.float32 else 20
-        if dtype != torch.float32 and not train.fsdp:  # autocast keeps a copy of each matrix for the backward pass
+        # Attention keeps its values, and with them the queries and keys that were computed in one product with them.
+        per_dim = 40 if dtype == torch.float32 else 24
+        if not train.fsdp:  # a copy of each matrix, by autocast or because it is concatenated with others
             copies = dtype.itemsize * hidden
     activations = tokens * model.n_layers * (per_dim * model.dim + per_hidden_dim * model.hidden_dim)
     # The logits and their gradients, and the gradient of the output matrix, when the backward pass begins

@@ -52,7 +52,7 @@ from .run_directory import Progress, load_state, read_progress, save_state
 # so validations take a twentieth of the run. The last score is computed in float32: where training multiplies in
 # bfloat16, a token takes three quarters of that time, and the score a tenth of the run at most.
 VALIDATION_SHARE = 0.13
-PINNED = ("cuda",)  # devices to which pinned memory is copied without waiting; PyTorch keeps it until it is copied
+CARDS = ("cuda",)  # the GPUs of NVIDIA and AMD
 
 
 class Trainer:
@@ -108,9 +108,9 @@ class Trainer:
         # The same weights under three names: ``model`` is what the optimizer, clipping and the state see;
         # ``parallel_loss`` computes its loss and averages gradients over the processes, with DDP or FSDP;
         # ``compiled_loss``, which the steps call, is the same, compiled if asked for.
-        self.parallel_loss = parallelize(
-            NextTokenLoss(model, self.dtype), self.ranks, self.device, self.dtype, fsdp=args.fsdp
-        )
+        # Not merged with FSDP, which would have to keep whole matrices of all layers until the backward pass.
+        loss = NextTokenLoss(model, self.dtype, merge=self.device.type in CARDS and not self.sharded)
+        self.parallel_loss = parallelize(loss, self.ranks, self.device, self.dtype, fsdp=args.fsdp)
         if self.sharded and saved is None:
             scatter_tensors(model.state_dict(), whole)
         self.compiled_loss: nn.Module = self.parallel_loss
@@ -198,10 +198,7 @@ class Trainer:
         # A process divides its sum of losses by the average number of targets, because gradients are averaged. (Targets
         # that the loss leaves out, as the questions of a chat, are not counted.)
         count = max(1, self.dataset.target_count(seen, **sizes)) / ranks.world_size
-        both = torch.from_numpy(np.stack(batch))  # (2, B, T), for a single copy
-        pinned = self.device.type in PINNED  # otherwise the copy would wait until the card has done all earlier work
-        inputs, targets = (both.pin_memory() if pinned else both).to(self.device, non_blocking=pinned)
-        return inputs, targets, count
+        return *on_device(batch, self.device), count
 
     def step(self, lr_scale: float) -> dict[str, float]:
         """Take one optimizer step on the batch of the current step, at ``lr_scale`` times the peak learning rate.
@@ -343,14 +340,23 @@ def validation_loss(loss: nn.Module, dataset: Dataset, args: TrainArgs, context:
     total = count = 0.0
     while group := list(islice(batches, ranks.world_size)):
         batch = group[min(ranks.rank, len(group) - 1)]
-        inputs, targets = (torch.from_numpy(part).to(device) for part in batch)  # (B, T) each
-        nats = loss(inputs, targets)
+        nats = loss(*on_device(batch, device))
         if ranks.rank < len(group):
             total += nats.item()
             count += int((batch[1] != UNCOUNTED).sum())
     loss.train(training)
     totals, counts = ranks.gather(total, count)
     return sum(totals) / sum(counts)
+
+
+def on_device(batch: tuple[np.ndarray, np.ndarray], device: torch.device) -> Tensor:
+    """The tokens and targets of a batch, (B, T) each, in one copy: (2, B, T).
+
+    A copy to a card from memory that is not pinned would wait until the card has done all earlier work. PyTorch keeps
+    pinned memory until it has been copied.
+    """
+    both, pinned = torch.from_numpy(np.stack(batch)), device.type in CARDS
+    return (both.pin_memory() if pinned else both).to(device, non_blocking=pinned)
 
 
 def add_dropout(model: Transformer, probability: float) -> None:

@@ -9,7 +9,7 @@ from operators import count_operators
 
 from model import KVCache, Transformer
 from model.fast import kernels
-from model.fast.recorded import SlotCache
+from model.fast.recorded import RecordedStep, SlotCache
 from model.fast.step import for_decoding
 from model.fast.token import logits_of_token
 
@@ -42,7 +42,8 @@ def recorded_token(network, cache):
     slot, freqs_cis = torch.zeros(1, dtype=torch.long), torch.zeros(1, 5, dtype=torch.complex64)
     visible = torch.ones(1, 1, 1, 24, dtype=torch.bool)
     caches = [SlotCache(layer.keys, layer.values, slot) for layer in cache.layers]
-    return logits_of_token, network, torch.zeros(1, 1, dtype=torch.long), 0, freqs_cis, visible, caches
+    merged = RecordedStep(network).network
+    return logits_of_token, merged, torch.zeros(1, 1, dtype=torch.long), 0, freqs_cis, visible, caches
 
 
 def eager_token(network, cache):
@@ -58,8 +59,8 @@ def prompt(network, cache):
 @pytest.mark.parametrize(
     ("arguments", "dtype", "layer"),
     [
-        (recorded_token, torch.float32, 18),
-        (recorded_token, torch.bfloat16, 27),
+        (recorded_token, torch.float32, 15),
+        (recorded_token, torch.bfloat16, 24),
         (eager_token, torch.float32, 18),
         (eager_token, torch.bfloat16, 25),
         (prompt, torch.float32, 21),

@@ -174,7 +174,9 @@ def test_logits_that_are_not_finite_are_refused_for_any_row(sampling, wrong):
     logits = torch.zeros(2, 5)
     logits[0, 3] = -math.inf
     sampler = Sampler(sampling, [[0], [0]])
-    assert sampler(logits).shape == (2, 1)
+    sampler(logits)
     logits[1, 4] = wrong
+    sampler(logits)
+    assert sampler.read().shape == (2, 1)
     with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
-        sampler(logits)
+        sampler.read()

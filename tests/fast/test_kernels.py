@@ -192,7 +192,7 @@ def test_a_prompt_in_16_bits_takes_the_flash_kernel_of_a_gpu_with_neither_mask_n
 @pytest.mark.parametrize("n_kv_heads", [1, 2, 6])
 def test_a_compiled_training_step_on_a_gpu_is_one_graph(small_args, compiler, n_kv_heads):
     """Nothing in it is a question that only PyTorch's eager mode answers."""
-    loss = NextTokenLoss(Transformer(small_args(n_kv_heads=n_kv_heads)).to("meta"))
+    loss = NextTokenLoss(Transformer(small_args(n_kv_heads=n_kv_heads)).to("meta"), merge=True)
     loss.network.freqs_cis = loss.body.freqs_cis = loss.network.freqs_cis.to("meta")
     tokens = torch.ones(2, 7, dtype=torch.int64, device="meta")
     explained = compiler.explain(loss)(tokens, tokens)

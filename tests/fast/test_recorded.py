@@ -218,7 +218,7 @@ def test_batches_of_one_size_are_recorded_once(small_model, recorder, eager):
 def test_an_endless_text_is_compiled_once_for_up_to_4096_slots(small_model, recorder, monkeypatch):
     monkeypatch.setattr("model.fast.step.check_compiles", lambda network: None)
     compiled = []
-    monkeypatch.setattr(torch, "compile", lambda function, dynamic: compiled.append(function) or function)
+    monkeypatch.setattr(torch, "compile", lambda function, **options: compiled.append(function) or function)
     network = for_decoding(small_model(max_seq_len=600), compile=True)
     assert len(list(generate(network, [[1, 2]], 300, endless=True))) == 300
     assert len(compiled) == len(recorder.made) == 1

@@ -1,14 +1,21 @@
 """The decoding network: the same weights and logits, and the caller's model is not changed."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 from cards import OnCard
 from greedy import greedy
+from letters import LETTERS
 from torch import nn
 
 from model import Transformer, generate
 from model.attention import Attention, attention
+from model.decoding.batches import Speed
+from model.decoding.conversation import Conversation
+from model.decoding.sampling import Sampling
 from model.fast import recorded
+from model.fast.step import for_decoding
 
 
 @pytest.mark.parametrize("changed", ["forward", "layer", "attention", "attend", "rotation"])
@@ -44,20 +51,76 @@ def test_what_a_user_changed_is_computed_for_the_prompt_and_for_every_token(smal
     assert text != list(generate(original, [prompt], 12))
 
 
-@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.2, "seed": 1}])
-def test_a_card_records_the_step_of_a_text_without_being_asked_and_gives_the_text_of_the_cpu(
-    small_model, monkeypatch, options
-):
-    model, replays = small_model(), []
+@pytest.fixture
+def replays(monkeypatch):
+    """A list that grows with each replay of a recording, which here runs the step again."""
+    replays = []
 
     def record(step, device):
         out = step()
         return lambda: replays.append(out.copy_(step())), out
 
     monkeypatch.setattr(recorded, "capture", record)
+    return replays
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0.9, "top_p": 0.8, "repetition_penalty": 1.2, "seed": 1}])
+def test_a_card_records_the_step_of_a_text_without_being_asked_and_gives_the_text_of_the_cpu(
+    small_model, replays, options
+):
+    model = small_model()
     texts = [list(generate(model, [[1, 5, 7], [2, 3, 4]], 9, **options))]
     assert not replays
     with OnCard():
         texts.append(list(generate(model, [[1, 5, 7], [2, 3, 4]], 9, **options)))
     assert len(replays) == 8  # the prompt gives the first token
     assert texts[0] == texts[1]
+
+
+def test_a_card_has_begun_the_next_step_when_a_token_is_read_and_texts_end_as_on_a_cpu(small_model, replays):
+    model, found = small_model(), []
+    whole = list(generate(model, [[1, 5, 7], [2, 3, 4]], 9))
+    eos_ids = whole[3]  # both rows have ended after the fourth token
+    for device in (nullcontext(), OnCard()):
+        with device:
+            logprobs: list[list[float]] = []
+            begun = []
+            text = []
+            for tokens in generate(model, [[1, 5, 7], [2, 3, 4]], 9, eos_ids=eos_ids, logprobs=logprobs):
+                text.append(tokens)
+                begun.append(len(replays))
+        found.append((text, logprobs))
+    assert begun == [0, 2, 3, 4], "the first token does not wait for the recording"
+    assert device.waits == 4
+    assert found[0][0] == found[1][0]
+    torch.testing.assert_close(torch.tensor(found[0][1]), torch.tensor(found[1][1]))
+
+
+def test_turns_of_a_conversation_on_a_card_are_those_on_a_cpu(small_model, replays):
+    """Also after the one step too many of a turn that ends at a stop string, which may evict tokens."""
+    model = small_model(vocab_size=LETTERS.vocab_size)
+
+    def turns() -> list[str]:
+        talk = Conversation(for_decoding(model), LETTERS, Sampling(0.8, seed=1), Speed(), context=16)
+        texts = []
+        for number in range(6):
+            *_, sample = talk.turn("abc"[number % 3], 7, list("abcdefghijklm"))
+            texts.append(f"{sample.text} {sample.finish}")
+        return texts
+
+    expected = turns()
+    assert {text.split()[-1] for text in expected} == {"stop", "length"}, expected
+    with OnCard():
+        assert turns() == expected
+    assert replays
+
+
+def test_logits_that_are_not_finite_end_a_text_on_a_card(small_model, replays):
+    model = small_model()
+    with OnCard():
+        steps = generate(model, [[1, 5, 7]], 9)
+        next(steps)
+        with torch.no_grad():
+            model.norm.weight.fill_(float("nan"))
+        with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
+            next(steps)

@@ -18,6 +18,7 @@ import torch
 from letters import LETTERS
 from script_helpers import ROOT
 
+import chat
 import generate as script
 from model import KVCache, generate
 from model.decoding.batches import Prompt, Sample
@@ -295,6 +296,30 @@ def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind
     monkeypatch.setattr("model.weights.checkpoint.check_memory", lambda needed, *_: asked.append(needed))
     model.load_for_decoding(False, 7, 11, "advice")
     assert asked == [sum(tensor.nbytes for tensor in tensors)]
+
+
+def test_on_a_gpu_memory_is_asked_for_the_slots_that_are_allocated(start, fox_dir, monkeypatch):
+    """A cache has a multiple of GPU_SLOTS, and with --compile an endless one is large at once. The context is 96."""
+    asked = []
+
+    def refuse(needed, *_):
+        asked.append(needed)
+        sys.exit()
+
+    monkeypatch.setattr("model.weights.checkpoint.check_memory", refuse)
+    monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
+    monkeypatch.setattr("model.decoding.batches.GPU_SLOTS", 16)
+    monkeypatch.setattr("model.decoding.endless.FIRST_SLOTS", 16)
+    flags = ["--device", "meta", "--max_new_tokens"]
+    for program, more in ((script, ["--prompt", "", "--endless"]), (chat, [])):
+        asked.clear()
+        for length, compile in ((3, []), (40, []), (3, ["--compile"]), (500, [])):
+            start(program, fox_dir, *flags, length, *more, *compile)
+        assert asked[0] < asked[1] < asked[2] == asked[3]
+    asked.clear()
+    for length in (3, 14, 17):
+        start(script, fox_dir, *flags, length, "--prompt", "")
+    assert asked[0] == asked[1] < asked[2]
 
 
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from training_helpers import ARGS, dataset, make_run, metrics, run_in_processes, same, stop_at, trainer
 
 from model import Transformer
+from model.fast.merged import MergedAttention
 from model.training.distributed import Ranks, gather_tensors, local_device, processes
 from model.training.trainer import Trainer, initial_model
 from model.weights import load_model, save_model
@@ -84,6 +85,27 @@ def assert_same_run(directory: Path, optimizer: str) -> None:
 def test_ddp_in_two_processes_gives_the_run_of_one_process(tmp_path, optimizer):
     assert run_in_processes(2, partial(train, directory=tmp_path, optimizer=optimizer)) == [0, 0]
     assert_same_run(tmp_path, optimizer)
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("_fsdp")
+def test_on_cards_products_are_merged_with_ddp_but_not_with_fsdp_which_would_keep_whole_matrices(tmp_path, monkeypatch):
+    """Here CPUs count as cards."""
+    monkeypatch.setattr("model.training.trainer.CARDS", ("cpu",))
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor)
+
+    def run(ranks) -> None:
+        for fsdp, merged in ((False, 2), (True, 0)):
+            directory = tmp_path / str(fsdp)
+            directory.mkdir(exist_ok=True)
+            run = make(ranks, directory, fsdp=fsdp)
+            found = {module for module in run.parallel_loss.modules() if isinstance(module, MergedAttention)}
+            assert len(found) == merged
+            run.run()
+
+    assert run_in_processes(2, run) == [0, 0]
+    for directory in tmp_path.iterdir():
+        assert_same_run(directory, "adamw")
 
 
 @pytest.mark.slow

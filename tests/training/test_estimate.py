@@ -19,7 +19,7 @@ ARGS = ModelArgs(dim=64, n_layers=3, n_heads=4, n_kv_heads=2, vocab_size=300, ma
 CPU = torch.device("cpu")
 
 
-def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int:
+def step(model: Transformer, optimizers: list, rows: int, autocast: bool, merge: bool = False) -> int:
     """Take one optimizer step; returns the bytes that the forward pass saved for the backward pass."""
     parameters = {p.untyped_storage().data_ptr() for p in model.parameters()}
     saved = {}
@@ -35,7 +35,8 @@ def step(model: Transformer, optimizers: list, rows: int, autocast: bool) -> int
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", torch.bfloat16, enabled=autocast),
     ):
-        loss = NextTokenLoss(model, torch.bfloat16 if autocast else torch.float32)(tokens[:, :-1], tokens[:, 1:])
+        network = NextTokenLoss(model, torch.bfloat16 if autocast else torch.float32, merge)
+        loss = network(tokens[:, :-1], tokens[:, 1:])
     loss.backward()
     for optimizer in optimizers:
         optimizer.step()
@@ -98,7 +99,7 @@ def test_the_estimate_for_a_card_matches_what_single_kernels_for_norms_and_atten
     monkeypatch.setattr(kernels.FastRMSNorm, "forward", norm)
     monkeypatch.setattr(kernels, "attend", attend)
     args = ModelArgs(dim=dim, n_layers=3, n_heads=4, vocab_size=300, max_seq_len=96)
-    activations = step(Transformer(args), [], rows=16, autocast=dtype == torch.bfloat16)
+    activations = step(Transformer(args), [], rows=16, autocast=dtype == torch.bfloat16, merge=True)
     train = TrainArgs(batch_size=16, micro_batch_size=16)
     expected = training_memory(args, train, Machine(torch.device("cuda"), dtype))
     assert expected.activations == pytest.approx(activations, rel=0.06)
