@@ -183,21 +183,24 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = PA
     if separator:
         pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
     rest = ""  # the document whose end has not been read, without the parts that have been returned
-    starts = True  # whether no part of it has been returned
-    follows = False  # whether none has, and a separator is before it
+    starts_document, after_separator = True, False  # whether the rest does, and whether it follows one
     for block in blocks:
         *documents, rest = re.split(pattern, rest + block)
         for document in documents:
-            text = BLANK_LINES.sub("", document) if follows else document
-            yield from _parts(split_text(text.rstrip(), size), starts)
-            starts = follows = True
-        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
-        if len(parts) > 2:
-            yield from _parts(parts[:-2], starts)
-            starts = follows = False
-            rest = "".join(parts[-2:])  # the next block may continue the last part, or a separator that begins there
-    text = BLANK_LINES.sub("", rest) if follows else rest
-    yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
+            yield from _parts(split_text(_trimmed(document, after_separator).rstrip(), size), starts_document)
+            starts_document = after_separator = True
+        parts = list(split_text(_trimmed(rest, after_separator), size))
+        if len(parts) > 2:  # the last two wait, because a separator that begins in them may end in the next block
+            yield from _parts(parts[:-2], starts_document)
+            starts_document = after_separator = False
+            rest = "".join(parts[-2:])
+    text = _trimmed(rest, after_separator)
+    yield from _parts(split_text(text.rstrip() if separator else text, size), starts_document)
+
+
+def _trimmed(text: str, after_separator: bool) -> str:
+    """A text without the blank lines between it and the separator before it."""
+    return BLANK_LINES.sub("", text) if after_separator else text
 
 
 MISSING = object()
