@@ -192,10 +192,17 @@ def free_in_cgroups(root: Path) -> Iterator[int]:
 
 
 def check_memory(
-    needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = MAIN_MEMORY
+    needed: int,
+    purpose: str,
+    advice: str = "use smaller values",
+    device: torch.device = MAIN_MEMORY,
+    free: int | None = None,
 ) -> None:
-    """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated."""
-    free = free_memory(device)
+    """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated.
+
+    ``free`` is the free memory of the device if it is known already.
+    """
+    free = free_memory(device) if free is None else free
     if free is not None and needed > free:
         raise ValueError(
             f"{purpose} needs about {readable_size(needed)} of memory, but {readable_size(free)} are free on {device}: "

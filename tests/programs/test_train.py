@@ -17,6 +17,7 @@ from script_helpers import file_size_limit
 from training_helpers import metrics, torchrun
 
 import train
+from model.cli import machine
 from model.text.dataset import load_dataset
 from model.training import choice
 from model.training.choice import LADDER
@@ -33,7 +34,7 @@ TEXT = "".join(f"{n} and {n} are {n + n}.\n" for n in range(200))
 @pytest.fixture(autouse=True)
 def _temporary_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
+    monkeypatch.setattr(machine, "free_memory", lambda device: 64 * 10**9)
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text(TEXT, encoding="utf-8")
     config = "".join(f"{key} = {json.dumps(value)}\n" for key, value in SETTINGS.items())

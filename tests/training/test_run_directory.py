@@ -97,10 +97,7 @@ def test_the_lock_that_another_user_has_left_in_a_shared_directory_is_named_with
     def refuse(*_, **__):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(lock))
 
-    if refused == "touch":
-        monkeypatch.setattr(Path, "touch", refuse)
-    else:
-        monkeypatch.setattr("model.training.run_directory.FileLock", refuse)
+    monkeypatch.setattr(Path if refused == "touch" else os, refused, refuse)
     with pytest.raises(
         ValueError, match=rf"belongs to another user: if nobody trains there any more, run `rm '{lock}'`"
     ):

@@ -12,7 +12,7 @@ from training_helpers import make_run
 
 from model.text.dataset import Dataset, start_text
 from model.text.tokenize import MIN_DOCUMENTS
-from model.training.run_text import open_text, prepare_text, unigram_loss
+from model.training.run_text import SAMPLED_TOKENS, open_text, prepare_text, unigram_loss
 
 STORY = "One day it rained. We stayed at home."
 
@@ -122,8 +122,7 @@ def test_the_unigram_loss_follows_from_the_counts():
     assert unigram_loss(text, vocab_size=4) == pytest.approx(expected)
 
 
-def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it(monkeypatch):
-    monkeypatch.setattr("model.training.run_text.SAMPLED_TOKENS", 1000)
-    halves = np.repeat(np.array([0, 1], np.uint16), 50_000)
+def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it():
+    halves = np.repeat(np.array([0, 1], np.uint16), SAMPLED_TOKENS)
     text = Dataset(halves, halves, 9, 9)
     assert unigram_loss(text, 2) == pytest.approx(math.log(2), rel=0.01)
