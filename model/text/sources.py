@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -24,6 +25,8 @@ NEVER_TEXT = """
 .png .jpg .jpeg .gif .bmp .ico .webp .tif .tiff .psd .mp3 .wav .flac .ogg .mp4 .mov .avi .mkv .webm
 .ttf .otf .woff .woff2 .eot
 """
+# Names of texts that are skipped if there are rows beside them
+DOCUMENTATION = re.compile(r"(readme|licen[cs]e).*|.*\.md", re.IGNORECASE)
 DATASET_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")  # of save_to_disk, beside its .arrow files
 TEXT_KEY = "text"  # the default
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
@@ -171,7 +174,8 @@ def _walk(folder: Path) -> list[Path]:
 def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
     """The files among ``paths`` that hold texts or conversations. A warning counts the others. Empty ones are left out.
 
-    A file whose first row holds neither is skipped, too, because the user did not name it.
+    A file whose first row holds neither is skipped, too, because the user did not name it. So is documentation in a
+    folder with rows, or above one: a dataset of the Hub comes with a README.md.
     """
     files: list[File] = []
     skipped: list[str] = []
@@ -182,6 +186,12 @@ def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[Fil
             files.append(look_at(File(str(path), path), text_key))
         except ValueError as error:
             skipped.append(str(error))
+    with_rows = {folder for file in files if not file.is_text for folder in Path(file.name).parents}
+    for file in files.copy():
+        path = Path(file.name)
+        if file.is_text and path.parent in with_rows and DOCUMENTATION.fullmatch(path.name):
+            files.remove(file)
+            skipped.insert(0, f"{path} describes the rows beside it: to read it too, name it")
     others = f"{quantity(len(skipped), 'file')} skipped: {skipped[0]}" if skipped else ""
     if not files:
         reason = others or "check the path (hidden and compiled files, pictures and run directories are not read)"

@@ -104,24 +104,15 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
 def is_raw_tsv(stream: TextIO) -> bool:
     """Whether quotes in a TSV file are characters.
 
-    They are if every line has as many tabs as the first, but some field that begins with a quote is not quoted as in
-    CSV. Read as CSV, such a field would swallow the tabs and lines up to the next quote.
+    They are if every line has as many tabs as the first, but not every row if the file is read as CSV: a field that
+    only begins with a quote swallows tabs and lines up to the next quote then.
     """
-    tabs = None
-    is_quoted = True
-    for line in stream:
-        if not line.strip():
-            continue
-        if tabs is None:
-            tabs = line.count("\t")
-        if not tabs or line.count("\t") != tabs:
-            return False
-        if is_quoted and '"' in line:
-            is_quoted = all(map(_is_csv_field, line.rstrip("\r\n").split("\t")))
-    return not is_quoted
-
-
-def _is_csv_field(text: str) -> bool:
-    if not text.startswith('"'):
+    lines = (line for line in stream if line.strip())
+    tabs = next(lines, "").count("\t")
+    if not tabs or any(line.count("\t") != tabs for line in lines):
+        return False
+    stream.seek(0)
+    try:
+        return any(len(row) != tabs + 1 for row in csv.reader(stream, delimiter="\t", strict=True) if row)
+    except csv.Error:
         return True
-    return len(text) > 1 and text.endswith('"') and '"' not in text[1:-1].replace('""', "")

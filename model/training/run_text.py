@@ -17,7 +17,7 @@ from ..text.tokenize import tokenize
 from ..text.tokenizer import Tokenizer, warn_of_lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
-from ..weights.tokenizers import TEMPLATE
+from ..weights.tokenizers import TEMPLATE, tokenizer_files
 from .config import Run
 from .conversations import conversation_texts, example_question, tokenize_conversations
 
@@ -41,6 +41,8 @@ def prepare_text(run: Run) -> Run:
     scratch, and the prompt of samples if the text is conversations.
     """
     if run.resume:
+        if not tokenizer_files(run.directory):
+            raise ValueError(f"{run.directory} has lost its tokenizer.model or tokenizer.json: restore the file")
         return run
     documents = run.data.open(run.data.data)
     data = replace(run.data, doc_separator=documents.separator)

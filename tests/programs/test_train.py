@@ -134,7 +134,7 @@ MISSING = {
     ".lock": None,
     "tokens.json": "out/tokens.json is missing",
     "tokens.bin": "out/tokens.json and tokens.bin are damaged",
-    "tokenizer.model": "out has no tokenizer",
+    "tokenizer.model": "out has lost its tokenizer.model or tokenizer.json: restore the file",
 }
 
 

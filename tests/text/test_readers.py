@@ -201,6 +201,13 @@ def test_quotes_in_a_raw_tsv_are_characters_and_in_a_quoted_one_they_are_not(tmp
             assert read_table(tmp_path / "b.tsv", rows(texts), quoting=quoting) == list(filter(None, texts))
 
 
+def test_quoted_texts_with_a_tab_in_every_line_are_whole(tmp_path):
+    """Code, for example: each line has as many tabs as the first one of the file."""
+    code = ['def pull():\n\treturn "rope"', "if rope:\n\tlay()"]
+    rows = [["id", "text"], *([number, text] for number, text in enumerate(code))]
+    assert read_table(tmp_path / "a.tsv", rows) == code
+
+
 def test_two_columns_of_a_raw_tsv_that_share_a_quotation_stay_apart(tmp_path):
     rows = [["text", "de"], ['"Come here.', 'Komm her."'], ["Go.", "Geh."]]
     assert read_table(tmp_path / "a.tsv", rows, **RAW) == ['"Come here.', "Go."]
