@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -44,7 +45,8 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
 def test_a_folder_is_read_twice_for_the_tokenizer_and_for_the_tokens(tmp_path, monkeypatch, ending):
     """What else must be known of a file, its first block tells."""
     monkeypatch.setattr("model.text.readers.PART", 10_000)
-    texts = [f"{number} ropes of {number * number} yards" for number in range(40_000)]
+    random = Random(0)
+    texts = [random.randbytes(20).hex() for _ in range(40_000)]  # compressed, they are longer than gzip's buffers
     lines = [json.dumps({"text": text}) for text in texts] if "jsonl" in ending else ["text", *texts]
     content = "\n".join(lines).encode()
     file = tmp_path / "data" / f"a.{ending}"
