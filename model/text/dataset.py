@@ -240,10 +240,10 @@ def padded_length(longest: int, context: int) -> int:
     return min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
 
 
-def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
+def load_dataset(directory: Path) -> Dataset:
     """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
-    Raises ValueError if the directory has no tokens, or if they are damaged, or not those of ``vocab_size``.
+    Raises ValueError if the directory has no tokens, or if they are damaged.
     """
     file = directory / META
     if not file.exists():
@@ -273,12 +273,6 @@ def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
         fits = False
     if not fits:
         raise ValueError(f"{file} and {IDS} are damaged, or do not belong together: restore them, or start a new run")
-    if vocab_size is not None:
-        largest = max(int(ids[begin : begin + BLOCK].max()) for begin in range(0, total, BLOCK))
-        if largest >= vocab_size:
-            raise ValueError(
-                f"{directory / IDS} has the token {largest}, but the vocabulary ends at {vocab_size - 1}: restore it"
-            )
     return dataset
 
 

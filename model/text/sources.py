@@ -15,8 +15,8 @@ from typing import IO, Annotated
 
 from ..cli import quantity
 from .python_docs import CORPUS
-from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_conversations, read_file
-from .rows import Message, Notes
+from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_file, rows
+from .rows import Message, Notes, read_conversation
 
 STDIN = "-"
 # Endings of files that are never text: compiled code, pictures, sound, films and fonts. In folders they are left out.
@@ -54,9 +54,10 @@ class Documents:
         """The documents of one of the files."""
         return read_file(file, self.text_key, self.separator)
 
-    def has_conversations(self) -> bool:
-        """Whether the files hold conversations. Raises ValueError if some do and some do not."""
-        kinds = {file.has_conversations: file.name for file in self.files if file.has_conversations is not None}
+    def has_conversations(self, *others: "Documents") -> bool:
+        """Whether the files and those of the ``others`` hold conversations. Raises ValueError if only some do."""
+        files = [file for source in (self, *others) for file in source.files]
+        kinds = {file.has_conversations: file.name for file in files if file.has_conversations is not None}
         if len(kinds) == 2:
             raise ValueError(f"{kinds[True]} holds conversations, {kinds[False]} texts: give files of one kind")
         return True in kinds
@@ -66,9 +67,11 @@ class Documents:
         notes = Notes()
         is_empty = True
         for file in self.files:
-            for found in read_conversations(file, self.text_key, notes):
-                is_empty = False
-                yield found
+            for where, row in rows(file, self.text_key):
+                messages = read_conversation(where, row, notes)
+                if messages:
+                    is_empty = False
+                    yield where, messages
         if is_empty and notes.left_out:
             raise ValueError(f"{self.name}: {notes}: no row is left to learn from")
         if str(notes):

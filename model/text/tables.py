@@ -44,21 +44,12 @@ def parquet_batches(raw: Any, text_key: str) -> Iterator[Any]:
 
 
 def arrow_batches(raw: Any, text_key: str) -> Iterator[Any]:
-    """The batches of a file of Arrow's file format, or of its stream format, which save_to_disk writes."""
+    """The batches of a file of Arrow's stream format, which save_to_disk writes."""
     from pyarrow import ipc
 
-    is_stream = raw.read(6) != b"ARROW1"
-    raw.seek(0)
-    names = (ipc.open_stream if is_stream else ipc.open_file)(raw).schema.names
-    raw.seek(0)
-    column = text_key if text_key in names else text_key.partition(".")[0]
-    options = ipc.IpcReadOptions(included_fields=[names.index(column)] if column in names else None)
-    if is_stream:
-        yield from ipc.open_stream(raw, options=options)
-        return
-    file = ipc.open_file(raw, options=options)
-    for number in range(file.num_record_batches):
-        yield file.get_batch(number)
+    for batch in ipc.open_stream(raw):
+        column = text_key if text_key in batch.schema.names else text_key.partition(".")[0]
+        yield batch.select([column]) if column in batch.schema.names else batch
 
 
 def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> Rows:
@@ -77,26 +68,21 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
         strict=True,
     )
     names: list[str] = []
-    where = name
+    line = 1  # with which the next row begins
     try:
-        while True:
-            where = f"{name}:{reader.line_num + 1}"
-            values = next(reader)
-            if not values:
-                continue
-            if not names:
+        for values in reader:
+            where, line = f"{name}:{line}", reader.line_num + 1
+            if values and not names:
                 names = values
-                continue
-            if len(values) != len(names):
+            elif values and len(values) != len(names):
                 raise ValueError(
                     f"{where} has {quantity(len(values), 'column')}, but the first line {len(names)}: correct it"
                 )
-            yield where, dict(zip(names, values))
-    except StopIteration:
-        return
+            elif values:
+                yield where, dict(zip(names, values))
     except csv.Error as error:
         raise ValueError(
-            f"{where} has a quote that is not closed, or not doubled inside of a quoted field ({error}): write "
+            f"{name}:{line} has a quote that is not closed, or not doubled inside of a quoted field ({error}): write "
             '"He said ""tar""", without backslashes'
         ) from None
 

@@ -76,7 +76,7 @@ def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_
     with pytest.warns(UserWarning, match=r"1 text file; 3 files skipped: .*b.txt is not UTF-8 text: byte 300000 is"):
         assert documents(tmp_path) == ["good"]
     assert "c.jsonl is not UTF-8 text: byte 0 is 0xcc; convert it with iconv" in refusal(tmp_path / "c.jsonl")
-    assert "d has a zero byte after 4 characters, so it is no text: " in refusal(tmp_path / "d")
+    assert "d is no text: give the text itself" in refusal(tmp_path / "d")
 
 
 def test_a_folder_of_code_is_read_without_the_rows_that_are_no_text(tmp_path):
