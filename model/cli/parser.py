@@ -112,7 +112,8 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if not action.option_strings:
                 advice[action.dest] = f"give {action.metavar} without a flag"
-        self.error(f"unknown argument {name!r}: {advice.get(nearest(plain_name(name), advice) or '', 'try --help')}")
+        meant = nearest(plain_name(name), advice)
+        self.error(f"unknown argument {name!r}: {advice[meant] if meant else 'try --help'}")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

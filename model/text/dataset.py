@@ -264,11 +264,11 @@ def load_dataset(directory: Path) -> Dataset:
             facts |= {"train_targets": targets[:train], "train_ends": ends[:first]}
             facts |= {"val_targets": targets[train:], "val_ends": ends[first:] - train}
             dataset = Conversations(**facts)
-            fits &= len(targets) == total == ends[-1] and lengths.min() > 0 and train in ends
+            fits = fits and len(targets) == total == ends[-1] and lengths.min() > 0 and train in ends
         else:
             dataset = Dataset(**facts)
-            fits &= np.array(dataset.separators, dtype=np.int64).ndim == 1
-        fits &= min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
+            fits = fits and np.array(dataset.separators, dtype=np.int64).ndim == 1
+        fits = fits and min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
     except (KeyError, TypeError, ValueError, OverflowError, FileNotFoundError):
         fits = False
     if not fits:
