@@ -32,7 +32,6 @@ from .optimizer import create_state
 
 STATE = "training_state.safetensors"
 LOCK = ".lock"
-WAIT = "wait until it ends, or stop it"
 RUN_FILES = (STATE, WEIGHTS, "config.json", CONFIG_FILE)  # a directory with any of these is taken
 Optimizers = list[torch.optim.Optimizer]
 
@@ -48,7 +47,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
-    with locked(directory, WAIT if run.resume else "give another --out_dir") as lock:
+    with locked(directory) as lock:
         try:
             if run.resume:
                 read_progress(directory)
@@ -92,7 +91,7 @@ def check_free(directory: Path) -> None:
             raise ValueError(f"{directory} holds {name}: give another --out_dir{resumes}")
 
 
-def locked(directory: Path, advice: str = WAIT) -> AcquireReturnProxy:
+def locked(directory: Path) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
     A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
@@ -103,7 +102,9 @@ def locked(directory: Path, advice: str = WAIT) -> AcquireReturnProxy:
     try:
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
-        raise ValueError(f"{directory} is in use by another trainer: {advice}") from None
+        raise ValueError(
+            f"{directory} is in use by another trainer: wait until it ends, stop it, or give another --out_dir"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
