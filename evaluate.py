@@ -127,7 +127,7 @@ def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
     path = checkpoint.path
     if not (path / META).is_file():
         raise ValueError(f"{path} is not a run of train.py: name the text to score with --data")
-    dataset = load_dataset(path, checkpoint.args.vocab_size)
+    dataset = load_dataset(path)
     last = read_score(path)
     part = None if whole else SCORED_TOKENS
     if last and not whole:

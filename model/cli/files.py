@@ -50,9 +50,6 @@ def kind_of_file(file: Path | bytes) -> str | None:
     for first, kind in KINDS.items():
         if start.startswith(first):
             return kind
-    for even, odd in ((start[::2], start[1::2]), (start[1::2], start[::2])):  # without a byte order mark
-        if odd.count(0) > len(start) // 4 and 0 not in even:
-            return UTF_16
     return None
 
 
@@ -146,18 +143,11 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
 
 
-def check_is_file(path: Path) -> None:
-    """Raise ValueError for a directory, a pipe, which may block, and a device, which may never end."""
-    if path.exists() and not path.is_file():
-        raise ValueError(f"{path} is not a file: give one, or restore it")
-
-
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in the file. Its fields may have any type.
 
     Raises FileNotFoundError if the file is missing, and ValueError with its name if it is invalid.
     """
-    check_is_file(path)
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:  # UnicodeDecodeError and JSONDecodeError are ValueErrors

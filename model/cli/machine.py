@@ -55,9 +55,9 @@ def pick_device(name: str) -> torch.device:
     An NVIDIA card counts as missing, with a warning, if PyTorch was built for the CPU only, as PyPI's for Windows.
     """
     count = torch.cuda.device_count() if torch.cuda.is_available() else 0  # the driver may be too old for PyTorch
-    cuda = [f"cuda:{index}" for index in range(count)]
+    cuda = ["cuda", *(f"cuda:{index}" for index in range(count))] if count else []
     mps = ["mps"] if torch.backends.mps.is_available() else []
-    available = [*(["cuda"] if cuda else []), *cuda, *mps, "cpu"]
+    available = [*cuda, *mps, "cpu"]
     has_unused_card = torch.version.cuda is None and not cuda and shutil.which("nvidia-smi") is not None
     if name == "auto":
         if has_unused_card:
@@ -152,8 +152,8 @@ def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     if device.type == "mps":
         return torch.mps.recommended_max_memory() - torch.mps.current_allocated_memory()
     with suppress(OSError):  # macOS and Windows do not have the file
-        found = re.search(r"MemAvailable: +(\d+) kB", (root / "proc/meminfo").read_text(encoding="ascii"))
-        return min([*([1024 * int(found[1])] if found else []), *free_in_cgroups(root)], default=None)
+        numbers = re.findall(r"MemAvailable: +(\d+) kB", (root / "proc/meminfo").read_text(encoding="ascii"))
+        return min([*(1024 * int(number) for number in numbers), *free_in_cgroups(root)], default=None)
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, ValueError):  # Windows
@@ -192,10 +192,17 @@ def free_in_cgroups(root: Path) -> Iterator[int]:
 
 
 def check_memory(
-    needed: int, purpose: str, advice: str = "use smaller values", device: torch.device = MAIN_MEMORY
+    needed: int,
+    purpose: str,
+    advice: str = "use smaller values",
+    device: torch.device = MAIN_MEMORY,
+    free: int | None = None,
 ) -> None:
-    """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated."""
-    free = free_memory(device)
+    """Raise ValueError if ``needed`` bytes are not free. Called before they are allocated.
+
+    ``free`` is the free memory of the device if it is known already.
+    """
+    free = free_memory(device) if free is None else free
     if free is not None and needed > free:
         raise ValueError(
             f"{purpose} needs about {readable_size(needed)} of memory, but {readable_size(free)} are free on {device}: "

@@ -4,51 +4,40 @@ import argparse
 import difflib
 import os
 import re
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Flags of llama.cpp, of transformers and of nanoGPT under the name of ours. The first that a program has is meant.
+# Flags of llama.cpp, of transformers and of nanoGPT that are not spelt like ours, under our name. The first that a
+# program has is meant.
 OTHER_NAMES = {
     "temperature": "temp do_sample",
     "max_new_tokens": "n n_predict predict max_length max_tokens num_predict",
     "num_samples": "num_return_sequences",
     "prompt": "p start",
     "prompt_file": "f file",
-    "repetition_penalty": "repeat_penalty",
     "seed": "s",
     "stop": "r reverse_prompt stop_strings",
-    "system": "system_prompt",
-    "template_var": "chat_template_kwargs",
     "chat": "cnv conversation",
     "model": "m model_name_or_path pretrained_model_name_or_path checkpoint ckpt",
     "init_from": "m model model_name_or_path pretrained_model_name_or_path checkpoint ckpt",
-    "tokenizer": "tokenizer_name",
     "device": "device_map no_cuda use_cpu ngl gpu_layers n_gpu_layers",
     "dtype": "torch_dtype bf16 fp16 load_in_8bit load_in_4bit outtype",
     "compile": "torch_compile",
     "context": "c ctx_size n_ctx",
     "max_seq_len": "c ctx_size n_ctx block_size max_seq_length model_max_length max_position_embeddings",
     "dim": "n_embd hidden_size",
-    "n_layers": "n_layer num_hidden_layers",
     "n_heads": "n_head num_attention_heads",
-    "n_kv_heads": "num_key_value_heads",
     "hidden_dim": "intermediate_size",
-    "norm_eps": "rms_norm_eps",
-    "tie_embeddings": "tie_word_embeddings",
     "qkv_bias": "bias attention_bias",
     "data": "f file dataset dataset_name train_file",
     "val_data": "validation_file",
-    "out_dir": "output_dir",
     "max_steps": "epochs num_train_epochs max_iters lr_decay_iters",
     "lr": "learning_rate",
-    "warmup": "warmup_iters warmup_steps warmup_ratio",
     "grad_clip": "max_grad_norm",
     "batch_size": "b per_device_train_batch_size per_device_eval_batch_size",
     "micro_batch_size": "ub ubatch_size gradient_accumulation_steps",
     "eval_every": "eval_interval eval_steps save_steps",
-    "eval_tokens": "eval_iters",
     "resume": "resume_from_checkpoint",
 }
 
@@ -112,12 +101,6 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
     def parse_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> argparse.Namespace:  # type: ignore[override]
-        args = sys.argv[1:] if args is None else args
-        for each in args:
-            try:
-                each.encode()
-            except UnicodeEncodeError:  # settings are written to files in UTF-8
-                self.error(f"{each!r} is not UTF-8: write it in UTF-8, or rename the file")
         parsed, unknown = self.parse_known_args(args, namespace)
         if not unknown:
             return parsed
@@ -129,7 +112,8 @@ class Parser(argparse.ArgumentParser):
         for action in self._actions:
             if not action.option_strings:
                 advice[action.dest] = f"give {action.metavar} without a flag"
-        self.error(f"unknown argument {name!r}: {advice.get(nearest(plain_name(name), advice) or '', 'try --help')}")
+        meant = nearest(plain_name(name), advice)
+        self.error(f"unknown argument {name!r}: {advice[meant] if meant else 'try --help'}")
 
     def error(self, message: str) -> NoReturn:
         raise ValueError(message)

@@ -27,9 +27,9 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT)
 OWN_PACKAGES = (__package__.partition(".")[0], "study")
 
 
-def print_note(text: str, end: str = "\n") -> None:
+def print_note(text: str) -> None:
     """Print to stderr, because stdout is for results."""
-    print(text, end=end, file=sys.stderr, flush=True)
+    print(text, file=sys.stderr, flush=True)
 
 
 def quantity(count: int, noun: str, plural: str = "") -> str:
@@ -37,10 +37,10 @@ def quantity(count: int, noun: str, plural: str = "") -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {plural or noun + 's'}"
 
 
-def enumerated(names: Sequence[str], limit: int = 8) -> str:
-    """The first names, and how many more there are."""
-    more = f", and {len(names) - limit} more" if len(names) > limit else ""
-    return ", ".join(names[:limit]) + more
+def enumerated(names: Sequence[str]) -> str:
+    """The first eight names, and how many more there are."""
+    more = f", and {len(names) - 8} more" if len(names) > 8 else ""
+    return ", ".join(names[:8]) + more
 
 
 def print_rows(rows: Mapping[str, str], file: TextIO | None = None) -> None:

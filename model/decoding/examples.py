@@ -91,26 +91,15 @@ def examples(chat: Chat, messages: Sequence[Message], limit: int) -> list[Exampl
     return [Example(whole, targets.tolist(), len(fitting), lost, stray)]
 
 
-def encode_answer(chat: Chat, messages: Sequence[Message], first: int = 0) -> Example:
+def encode_answer(chat: Chat, messages: Sequence[Message], first: int) -> Example:
     """A conversation up to the end of its last turn, an answer, which alone counts.
 
-    The answer begins after the prompt that a chat would make of the messages before it. If there is no prompt, because
-    the assistant begins the conversation, or if the template renders these messages differently now, the answer begins
-    where the same conversation with another answer differs. Words of the messages from ``first`` on are looked for in
-    the text.
-
-    Raises ValueError if the template does not end the answer with a token at which generation stops.
+    Words of the messages from ``first`` on are looked for in the text. Raises ValueError if the template does not end
+    the answer with a token at which generation stops.
     """
     text = chat.render(messages, add_generation_prompt=False)
-    prompt = chat.render(messages[:-1]) if asks(messages[:-1]) else ""
     tokens = chat.tokenizer.encode_control(text)
-    prompt_tokens = chat.tokenizer.encode_control(prompt) if prompt else []
-    start, stray = len(prompt_tokens), ""
-    if tokens[:start] != prompt_tokens:
-        place = min(common_prefix_length(prompt, text), len(prompt) - 1)
-        stray = f"{shortened(text[place:])} instead of {shortened(prompt[place:])}"
-    if stray or not prompt:
-        start = common_prefix_length(tokens, chat.encode([*messages[:-1], another(messages[-1])], False))
+    start, stray = find_answer(chat, messages, text, tokens)
     end = next((position for position in range(start, len(tokens)) if tokens[position] in chat.eos_ids), None)
     if end is None:
         raise ValueError(
@@ -122,6 +111,26 @@ def encode_answer(chat: Chat, messages: Sequence[Message], first: int = 0) -> Ex
     checked = [each for each in messages[first:] if each["role"] != "assistant" or is_learnt(each)]
     targets = [*[UNCOUNTED] * start, *tokens[start:]]
     return Example(tokens, targets, lost=chat.lost_words(checked, text), stray=stray)
+
+
+def find_answer(chat: Chat, messages: Sequence[Message], text: str, tokens: Sequence[int]) -> tuple[int, str]:
+    """The position of the first token of the last message, an answer, in a conversation that is rendered as ``text``.
+
+    It follows the prompt that a chat would make of the messages before it. If there is no prompt, because the assistant
+    begins the conversation, or if the template renders these messages differently now, the answer begins where the same
+    conversation with another answer differs. The second result says how the text differs from the prompt, if it does.
+    """
+    earlier, answer = messages[:-1], messages[-1]
+    stray = ""
+    if asks(earlier):
+        prompt = chat.render(earlier)
+        prompt_tokens = chat.tokenizer.encode_control(prompt)
+        if tokens[: len(prompt_tokens)] == prompt_tokens:
+            return len(prompt_tokens), ""
+        place = min(common_prefix_length(prompt, text), len(prompt) - 1)
+        stray = f"{shortened(text[place:])} instead of {shortened(prompt[place:])}"
+    with_another = chat.encode([*earlier, another(answer)], add_generation_prompt=False)
+    return common_prefix_length(tokens, with_another), stray
 
 
 def asks(messages: Sequence[Message]) -> bool:

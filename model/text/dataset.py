@@ -240,10 +240,10 @@ def padded_length(longest: int, context: int) -> int:
     return min(context, max(MIN_LENGTH, 1 << (longest - 1).bit_length()))
 
 
-def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
+def load_dataset(directory: Path) -> Dataset:
     """The training and validation text in a run directory, memory-mapped, because it may be larger than the memory.
 
-    Raises ValueError if the directory has no tokens, or if they are damaged, or not those of ``vocab_size``.
+    Raises ValueError if the directory has no tokens, or if they are damaged.
     """
     file = directory / META
     if not file.exists():
@@ -264,21 +264,15 @@ def load_dataset(directory: Path, vocab_size: int | None = None) -> Dataset:
             facts |= {"train_targets": targets[:train], "train_ends": ends[:first]}
             facts |= {"val_targets": targets[train:], "val_ends": ends[first:] - train}
             dataset = Conversations(**facts)
-            fits &= len(targets) == total == ends[-1] and lengths.min() > 0 and train in ends
+            fits = fits and len(targets) == total == ends[-1] and lengths.min() > 0 and train in ends
         else:
             dataset = Dataset(**facts)
-            fits &= np.array(dataset.separators, dtype=np.int64).ndim == 1
-        fits &= min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
+            fits = fits and np.array(dataset.separators, dtype=np.int64).ndim == 1
+        fits = fits and min(dataset.val_bytes, dataset.val_tokens, dataset.documents) > 0
     except (KeyError, TypeError, ValueError, OverflowError, FileNotFoundError):
         fits = False
     if not fits:
         raise ValueError(f"{file} and {IDS} are damaged, or do not belong together: restore them, or start a new run")
-    if vocab_size is not None:
-        largest = max(int(ids[begin : begin + BLOCK].max()) for begin in range(0, total, BLOCK))
-        if largest >= vocab_size:
-            raise ValueError(
-                f"{directory / IDS} has the token {largest}, but the vocabulary ends at {vocab_size - 1}: restore it"
-            )
     return dataset
 
 

@@ -17,10 +17,9 @@ from pathlib import Path
 from shlex import quote
 from typing import IO, Any, NamedTuple, TextIO
 
-from ..cli import quantity
 from ..cli.files import kind_of_file
 from .python_docs import CORPUS, python_docs
-from .rows import EXAMPLE, Message, Notes, is_conversation, read_conversation
+from .rows import EXAMPLE, is_conversation
 from .tables import ARROW, PARQUET, Rows, arrow_rows, csv_rows, is_raw_tsv
 from .tokenizer import check_encodable, split_text
 
@@ -32,7 +31,6 @@ TAG = "<|endoftext|>"
 TAG_LINE = re.compile(rf"^[^\S\n]*{re.escape(TAG)}[^\S\n]*$", re.MULTILINE)
 SAMPLED_LINES = 3  # at the beginning of a text file, which are perhaps JSON
 TSV = ".tsv"
-NO_TOKENS = "give the text itself (token ids, such as nanoGPT's train.bin, are not read)"
 CORRECT = "correct it, get the file again, or leave it out"
 
 
@@ -72,6 +70,8 @@ def open_bytes(file: File) -> Iterator[Any]:
         with _opened(file) as raw:
             start = raw.read(512)
             kind = kind_of_file(start)
+            if not kind and b"\0" in start and file.format not in (PARQUET, ARROW):
+                kind = "is no text: give the text itself (token ids, such as nanoGPT's train.bin, are not read)"
             if kind and not (file.format == PARQUET and start.startswith(b"PAR1")):
                 raise ValueError(f"{file.name} {kind}")
             raw.seek(0)
@@ -95,8 +95,6 @@ def open_utf8(file: File) -> Iterator[TextIO]:
         try:
             yield stream
         except UnicodeDecodeError as error:
-            if 0 in error.object:
-                raise ValueError(f"{file.name} is no text: {NO_TOKENS}") from None
             position = raw.tell() - len(error.object) + error.start
             raise ValueError(
                 f"{file.name} is not UTF-8 text: byte {position} is 0x{error.object[error.start]:02x}; convert it with "
@@ -105,17 +103,9 @@ def open_utf8(file: File) -> Iterator[TextIO]:
 
 
 def read_blocks(file: File) -> Iterator[str]:
-    """The text in blocks. Raises ValueError for a zero character, which no text has."""
-    before = 0  # characters
+    """The text in blocks."""
     with open_utf8(file) as stream:
         while block := stream.read(PART):
-            if "\0" in block:
-                place = before + block.index("\0")
-                raise ValueError(
-                    f"{file.name} has a zero byte after {quantity(place, 'character')}, so it is no text: {NO_TOKENS}, "
-                    "or remove such bytes with tr -d '\\0'"
-                )
-            before += len(block)
             yield block
 
 
@@ -179,25 +169,28 @@ def split_documents(blocks: Iterable[str], separator: str | None, size: int = PA
     White space before a separator, and blank lines after it, belong to no document. A line end in the separator may
     also be CRLF. Without a separator the text is one document.
     """
-    pattern = "\0"  # is in no text: read_blocks refuses it
+    pattern = "(?!)"  # matches nothing
     if separator:
         pattern = "\r?\n".join(map(re.escape, separator.replace("\r\n", "\n").split("\n")))
     rest = ""  # the document whose end has not been read, without the parts that have been returned
-    starts = True  # whether no part of it has been returned
-    follows = False  # whether none has, and a separator is before it
+    starts_document, after_separator = True, False  # whether the rest does, and whether it follows one
     for block in blocks:
         *documents, rest = re.split(pattern, rest + block)
         for document in documents:
-            text = BLANK_LINES.sub("", document) if follows else document
-            yield from _parts(split_text(text.rstrip(), size), starts)
-            starts = follows = True
-        parts = list(split_text(BLANK_LINES.sub("", rest) if follows else rest, size))
-        if len(parts) > 2:
-            yield from _parts(parts[:-2], starts)
-            starts = follows = False
-            rest = "".join(parts[-2:])  # the next block may continue the last part, or a separator that begins there
-    text = BLANK_LINES.sub("", rest) if follows else rest
-    yield from _parts(split_text(text.rstrip() if separator else text, size), starts)
+            yield from _parts(split_text(_trimmed(document, after_separator).rstrip(), size), starts_document)
+            starts_document = after_separator = True
+        parts = list(split_text(_trimmed(rest, after_separator), size))
+        if len(parts) > 2:  # the last two wait, because a separator that begins in them may end in the next block
+            yield from _parts(parts[:-2], starts_document)
+            starts_document = after_separator = False
+            rest = "".join(parts[-2:])
+    text = _trimmed(rest, after_separator)
+    yield from _parts(split_text(text.rstrip() if separator else text, size), starts_document)
+
+
+def _trimmed(text: str, after_separator: bool) -> str:
+    """A text without the blank lines between it and the separator before it."""
+    return BLANK_LINES.sub("", text) if after_separator else text
 
 
 MISSING = object()
@@ -295,11 +288,3 @@ ROWS: dict[str, Callable[[File, str], Rows]] = {
     ".csv": delimited_rows,
     TSV: delimited_rows,
 }
-
-
-def read_conversations(file: File, text_key: str, notes: Notes) -> Iterator[tuple[str, list[Message]]]:
-    """Each conversation of a file with its place. Raises ValueError for a row that is none."""
-    for where, row in rows(file, text_key):
-        messages = read_conversation(where, row, notes)
-        if messages:
-            yield where, messages

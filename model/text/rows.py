@@ -135,8 +135,9 @@ def _form_of(row: dict[str, Any]) -> tuple[set[str], list[Any]] | None:
             if isinstance(asked, list) and isinstance(answered, list):
                 return {question, answer}, [*asked, *answered]
             parts = [asked, *(row[name] for name in CONTEXT if _value(row, name) is not None)]
-            others = [part for part in parts if not isinstance(part, str)]  # which read_message refuses
-            asked = others[0] if others else "\n\n".join(filter(None, parts))
+            no_texts = [part for part in parts if not isinstance(part, str)]
+            # read_message refuses a content that is no text.
+            asked = no_texts[0] if no_texts else "\n\n".join(filter(None, parts))
             return {question, answer, *CONTEXT}, _turn(asked, answered)
     return None
 

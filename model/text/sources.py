@@ -2,6 +2,7 @@
 
 import glob
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -14,8 +15,8 @@ from typing import IO, Annotated
 
 from ..cli import quantity
 from .python_docs import CORPUS
-from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_conversations, read_file
-from .rows import Message, Notes
+from .readers import PYTHON_DOCS, TAG, File, Part, look_at, read_file, rows
+from .rows import Message, Notes, read_conversation
 
 STDIN = "-"
 # Endings of files that are never text: compiled code, pictures, sound, films and fonts. In folders they are left out.
@@ -24,6 +25,8 @@ NEVER_TEXT = """
 .png .jpg .jpeg .gif .bmp .ico .webp .tif .tiff .psd .mp3 .wav .flac .ogg .mp4 .mov .avi .mkv .webm
 .ttf .otf .woff .woff2 .eot
 """
+# Names of texts that are skipped if there are rows beside them
+DOCUMENTATION = re.compile(r"(readme|licen[cs]e).*|.*\.md", re.IGNORECASE)
 DATASET_FILES = ("dataset_info.json", "dataset_dict.json", "state.json")  # of save_to_disk, beside its .arrow files
 TEXT_KEY = "text"  # the default
 TextKey = Annotated[str, "the field of a JSON line or object, or the column of a table, that holds the text"]
@@ -51,9 +54,10 @@ class Documents:
         """The documents of one of the files."""
         return read_file(file, self.text_key, self.separator)
 
-    def has_conversations(self) -> bool:
-        """Whether the files hold conversations. Raises ValueError if some do and some do not."""
-        kinds = {file.has_conversations: file.name for file in self.files if file.has_conversations is not None}
+    def has_conversations(self, *others: "Documents") -> bool:
+        """Whether the files and those of the ``others`` hold conversations. Raises ValueError if only some do."""
+        files = [file for source in (self, *others) for file in source.files]
+        kinds = {file.has_conversations: file.name for file in files if file.has_conversations is not None}
         if len(kinds) == 2:
             raise ValueError(f"{kinds[True]} holds conversations, {kinds[False]} texts: give files of one kind")
         return True in kinds
@@ -63,9 +67,11 @@ class Documents:
         notes = Notes()
         is_empty = True
         for file in self.files:
-            for found in read_conversations(file, self.text_key, notes):
-                is_empty = False
-                yield found
+            for where, row in rows(file, self.text_key):
+                messages = read_conversation(where, row, notes)
+                if messages:
+                    is_empty = False
+                    yield where, messages
         if is_empty and notes.left_out:
             raise ValueError(f"{self.name}: {notes}: no row is left to learn from")
         if str(notes):
@@ -171,7 +177,8 @@ def _walk(folder: Path) -> list[Path]:
 def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[File]:
     """The files among ``paths`` that hold texts or conversations. A warning counts the others. Empty ones are left out.
 
-    A file whose first row holds neither is skipped, too, because the user did not name it.
+    A file whose first row holds neither is skipped, too, because the user did not name it. So is documentation in a
+    folder with rows, or above one: a dataset of the Hub comes with a README.md.
     """
     files: list[File] = []
     skipped: list[str] = []
@@ -182,6 +189,12 @@ def _readable_files(spec: str, paths: Sequence[Path], text_key: str) -> list[Fil
             files.append(look_at(File(str(path), path), text_key))
         except ValueError as error:
             skipped.append(str(error))
+    with_rows = {folder for file in files if not file.is_text for folder in Path(file.name).parents}
+    for file in files.copy():
+        path = Path(file.name)
+        if file.is_text and path.parent in with_rows and DOCUMENTATION.fullmatch(path.name):
+            files.remove(file)
+            skipped.insert(0, f"{path} describes the rows beside it: to read it too, name it")
     others = f"{quantity(len(skipped), 'file')} skipped: {skipped[0]}" if skipped else ""
     if not files:
         reason = others or "check the path (hidden and compiled files, pictures and run directories are not read)"

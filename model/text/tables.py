@@ -44,21 +44,12 @@ def parquet_batches(raw: Any, text_key: str) -> Iterator[Any]:
 
 
 def arrow_batches(raw: Any, text_key: str) -> Iterator[Any]:
-    """The batches of a file of Arrow's file format, or of its stream format, which save_to_disk writes."""
+    """The batches of a file of Arrow's stream format, which save_to_disk writes."""
     from pyarrow import ipc
 
-    is_stream = raw.read(6) != b"ARROW1"
-    raw.seek(0)
-    names = (ipc.open_stream if is_stream else ipc.open_file)(raw).schema.names
-    raw.seek(0)
-    column = text_key if text_key in names else text_key.partition(".")[0]
-    options = ipc.IpcReadOptions(included_fields=[names.index(column)] if column in names else None)
-    if is_stream:
-        yield from ipc.open_stream(raw, options=options)
-        return
-    file = ipc.open_file(raw, options=options)
-    for number in range(file.num_record_batches):
-        yield file.get_batch(number)
+    for batch in ipc.open_stream(raw):
+        column = text_key if text_key in batch.schema.names else text_key.partition(".")[0]
+        yield batch.select([column]) if column in batch.schema.names else batch
 
 
 def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> Rows:
@@ -77,26 +68,21 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
         strict=True,
     )
     names: list[str] = []
-    where = name
+    line = 1  # with which the next row begins
     try:
-        while True:
-            where = f"{name}:{reader.line_num + 1}"
-            values = next(reader)
-            if not values:
-                continue
-            if not names:
+        for values in reader:
+            where, line = f"{name}:{line}", reader.line_num + 1
+            if values and not names:
                 names = values
-                continue
-            if len(values) != len(names):
+            elif values and len(values) != len(names):
                 raise ValueError(
                     f"{where} has {quantity(len(values), 'column')}, but the first line {len(names)}: correct it"
                 )
-            yield where, dict(zip(names, values))
-    except StopIteration:
-        return
+            elif values:
+                yield where, dict(zip(names, values))
     except csv.Error as error:
         raise ValueError(
-            f"{where} has a quote that is not closed, or not doubled inside of a quoted field ({error}): write "
+            f"{name}:{line} has a quote that is not closed, or not doubled inside of a quoted field ({error}): write "
             '"He said ""tar""", without backslashes'
         ) from None
 
@@ -104,24 +90,15 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
 def is_raw_tsv(stream: TextIO) -> bool:
     """Whether quotes in a TSV file are characters.
 
-    They are if every line has as many tabs as the first, but some field that begins with a quote is not quoted as in
-    CSV. Read as CSV, such a field would swallow the tabs and lines up to the next quote.
+    They are if every line has as many tabs as the first, but not every row if the file is read as CSV: a field that
+    only begins with a quote swallows tabs and lines up to the next quote then.
     """
-    tabs = None
-    is_quoted = True
-    for line in stream:
-        if not line.strip():
-            continue
-        if tabs is None:
-            tabs = line.count("\t")
-        if not tabs or line.count("\t") != tabs:
-            return False
-        if is_quoted and '"' in line:
-            is_quoted = all(map(_is_csv_field, line.rstrip("\r\n").split("\t")))
-    return not is_quoted
-
-
-def _is_csv_field(text: str) -> bool:
-    if not text.startswith('"'):
+    lines = (line for line in stream if line.strip())
+    tabs = next(lines, "").count("\t")
+    if not tabs or any(line.count("\t") != tabs for line in lines):
+        return False
+    stream.seek(0)
+    try:
+        return any(len(row) != tabs + 1 for row in csv.reader(stream, delimiter="\t", strict=True) if row)
+    except csv.Error:
         return True
-    return len(text) > 1 and text.endswith('"') and '"' not in text[1:-1].replace('""', "")

@@ -239,19 +239,23 @@ def write_divided(tokens: np.ndarray, documents: Division, path: Path) -> None:
 def validation_bytes(
     parts: np.ndarray, documents: Division, ids: np.ndarray, tokenizer: Tokenizer, separators: Sequence[int]
 ) -> int:
-    """The size of the text that the targets of the validation stand for."""
-    ends = np.cumsum(parts["tokens"])
-    starts = ends - parts["tokens"]
-    first = int((documents.cuts < documents.ends).argmax())  # the document with which the validation text begins
+    """The size of the text that the targets of the validation stand for.
+
+    If the validation text begins inside a part, its tokens before and after that place tell how much of it counts.
+    """
     cuts = documents.cuts.copy()
+    first = int((documents.cuts < documents.ends).argmax())  # the document with which the validation text begins
     if ids[cuts[first]] not in separators:
         cuts[first] += 1  # because its first token is not predicted
-    cuts = cuts[parts["document"]]
+    cuts = cuts[parts["document"]]  # of each part the place in its document
+    ends = np.cumsum(parts["tokens"])
+    starts = ends - parts["tokens"]
     total = int(parts["size"][cuts <= starts].sum())
-    for index in np.flatnonzero((starts < cuts) & (cuts < ends)):  # the parts that are cut themselves
-        before, whole = (tokenizer.decode(ids[starts[index] : end].tolist()) for end in (cuts[index], ends[index]))
-        share = len(before.rstrip(REPLACEMENT).encode()) / max(1, len(whole.encode()))
-        total += round(parts["size"][index] * (1 - share))
+    for index in np.flatnonzero((starts < cuts) & (cuts < ends)):
+        start, cut, end = starts[index], cuts[index], ends[index]
+        before, whole = tokenizer.decode(ids[start:cut].tolist()), tokenizer.decode(ids[start:end].tolist())
+        share_before = len(before.rstrip(REPLACEMENT).encode()) / max(1, len(whole.encode()))
+        total += round(parts["size"][index] * (1 - share_before))
     return total
 
 

@@ -6,7 +6,7 @@ config.py          every setting of a run, and where its value comes from: defau
 run_text.py        the text of a run as tokens, prepared or found again from the run directory
 conversations.py   conversations as tokens, with what the loss counts
 choice.py          time models of several sizes on this machine, and choose what the user left open
-estimate.py        parameters, memory and disk space of a run, before anything is allocated
+estimate.py        parameters and memory of a run, before anything is allocated
 run_directory.py   make and lock the run directory; weights, optimizer state and progress to resume from
 metrics.py         metrics.jsonl and score.json: what a run has measured; runs.py shows it
 trainer.py         the training loop and one step: forward, loss, backward, clip, optimizer; the validation

@@ -199,50 +199,48 @@ def training_tokens(run: Run, speed: float) -> float:
 def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Machine) -> Run:
     """``model``, and the settings to train it with for the minutes at ``speed`` tokens per second.
 
-    The batch grows with the square root of the tokens, and holds at least a quarter as many tokens as the vocabulary
-    has pieces, because otherwise most pieces are not in it. Weight decay keeps a model from memorising the text; where
-    it would not memorise, more than 0.1 raises the loss.
+    A run ends before its minutes if these would be too many passes over the text, unless the user has given the size
+    of a new model, or the steps.
     """
+    text_tokens = len(dataset.train)
     fine_tuning = run.train.init_from is not None
     chooses_size = not run.has_size
-    text_tokens = len(dataset.train)
+    run = replace(run, model=model)
+    if chooses_size:
+        run = run.fill(dim=model.dim, n_layers=model.n_layers, n_heads=model.n_heads, n_kv_heads=model.n_kv_heads)
+
     tokens = training_tokens(run, speed)
     passes = MAX_PASSES
     if fine_tuning:
         passes = MEMORISING_PASSES if memorises(model, dataset) else FINE_TUNING_PASSES
-    most = passes * text_tokens
-    ends_early = tokens > most and run.train.max_steps is None and (fine_tuning or chooses_size)
+    ends_early = tokens > passes * text_tokens and run.train.max_steps is None and (fine_tuning or chooses_size)
     if ends_early:
-        tokens = most
-    run = replace(run, model=model)
-    if chooses_size:
-        run = run.fill(dim=model.dim, n_layers=model.n_layers, n_heads=model.n_heads, n_kv_heads=model.n_kv_heads)
+        tokens = passes * text_tokens
+
     context = model.max_seq_len
     if fine_tuning:  # a context for MIN_STEPS steps of two sequences: a power of two, at least 64
         context = min(context, 2 ** max(6, int(math.log2(tokens / (2 * MIN_STEPS)))))
     run = run.fill(max_seq_len=context)
-    window = window_tokens(run.model, dataset)
-    step_tokens = max(1024 * math.sqrt(tokens / 1e6), model.vocab_size / 4)
-    rows = 2 ** round(math.log2(step_tokens / window))
-    rows = max(2, min(rows, MAX_ROWS * machine.processes))
-    if fine_tuning:
-        rows = max(1, min(rows, int(tokens / (MIN_STEPS * window))))
-    run = run.fill(batch_size=machine.processes * max(1, round(rows / machine.processes)))
-
-    step_tokens = run.train.batch_size * window
+    run = run.fill(batch_size=planned_batch(run, tokens, dataset, machine))
+    step_tokens = run.train.batch_size * window_tokens(run.model, dataset)
     run = run.fill(max_steps=max(1, round(tokens / step_tokens)) if ends_early else None)
     if run.train.max_steps is not None:
         tokens = min(tokens, run.train.max_steps * step_tokens)
+
+    # It grows with the passes over the text, and with the parameters for each of its tokens.
     memorization = tokens / text_tokens * math.sqrt(count_parameters(run.model).total / text_tokens)
     if chooses_size:
         run = run.fill(tie_embeddings=memorization > TIE_ABOVE)  # a step takes the same time
-    # In fine-tuning, more weight decay would shrink the weights that the model has learnt.
+    # Weight decay keeps a model from memorising the text. Where it would not memorise, more than 0.1 raises the loss,
+    # and in fine-tuning more would shrink the weights that the model has learnt.
     weight_decay = TrainArgs.weight_decay if fine_tuning else min(0.1 * max(1.0, memorization / 5) ** 1.5, 0.8)
+
     # What is validated follows from the text alone, so that two models can be compared; how often, from the clock.
     validated = min(run.train.eval_tokens, len(dataset.val))
     between = max(tokens / 10, validated / VALIDATION_SHARE)  # tokens of training between two validations
     steps = max(1, int(tokens / step_tokens))
     run = run.fill(eval_every=min(steps, max(1, int(between / step_tokens))))
+
     if run.train.compile:
         run = run.fill(compile=True)
     # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut, nor for compiled
@@ -255,6 +253,21 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
         sample_every=2 * run.train.eval_every,
         micro_batch_size=fitting_micro_batch(run.model, run.train, machine),
     )
+
+
+def planned_batch(run: Run, tokens: float, dataset: Dataset, machine: Machine) -> int:
+    """The sequences of a step in a run on ``tokens`` tokens.
+
+    Their tokens grow with the square root of ``tokens``, and are at least a quarter as many as the vocabulary has
+    pieces, because otherwise most pieces are not in the batch.
+    """
+    window = window_tokens(run.model, dataset)
+    step_tokens = max(1024 * math.sqrt(tokens / 1e6), run.model.vocab_size / 4)
+    rows = 2 ** round(math.log2(step_tokens / window))
+    rows = max(2, min(rows, MAX_ROWS * machine.processes))
+    if run.train.init_from is not None:
+        rows = max(1, min(rows, int(tokens / (MIN_STEPS * window))))
+    return machine.processes * max(1, round(rows / machine.processes))
 
 
 def multiplications(model: ModelArgs) -> int:

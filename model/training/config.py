@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 import torch
 
-from ..cli import Settings, instances, quantity, read_toml
+from ..cli import Settings, instances, machine, quantity, read_toml
 from ..cli.machine import DeviceName, pick_dtype
 from ..cli.settings import setting_fields, toml_value, values
 from ..config import UNSET, ModelArgs, Range, check_settings
@@ -226,7 +226,8 @@ class Run:
     def machine(self, ranks: Ranks) -> Machine:
         """What a process of the run trains on. Raises ValueError if its device is missing."""
         device = local_device(self.train.device, ranks)
-        return Machine(device, self.train.product_dtype(device), ranks.world_size, ranks.local_world_size)
+        dtype = self.train.product_dtype(device)
+        return Machine(device, dtype, ranks.world_size, ranks.local_world_size, machine.free_memory(device))
 
     def values(self) -> dict[str, Any]:
         """Every setting by its name."""

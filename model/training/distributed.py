@@ -86,6 +86,7 @@ class Machine:
     dtype: torch.dtype = torch.float32  # of matrix products
     processes: int = 1  # of the run
     local_processes: int = 1  # of the run on this machine
+    memory: int | None = None  # bytes that are free on the device; None if they are to be asked for when needed
 
 
 def local_device(name: str, ranks: Ranks) -> torch.device:

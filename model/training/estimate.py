@@ -94,4 +94,4 @@ def check_training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) 
         "state (lower dim, n_layers or vocab_size), the rest mainly for "
         f"{rows:,} x {model.max_seq_len:,} tokens at once (lower micro_batch_size, batch_size or max_seq_len)"
     )
-    check_memory(processes * memory.peak, "this run", advice, machine.device)
+    check_memory(processes * memory.peak, "this run", advice, machine.device, machine.memory)

@@ -9,13 +9,11 @@ state atomically.
 import errno
 import json
 import math
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
-from shlex import quote
 from typing import Annotated
 
 import torch
@@ -34,7 +32,6 @@ from .optimizer import create_state
 
 STATE = "training_state.safetensors"
 LOCK = ".lock"
-WAIT = "wait until it ends, or stop it"
 RUN_FILES = (STATE, WEIGHTS, "config.json", CONFIG_FILE)  # a directory with any of these is taken
 Optimizers = list[torch.optim.Optimizer]
 
@@ -50,7 +47,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
-    with locked(directory, WAIT if run.resume else "give another --out_dir") as lock:
+    with locked(directory) as lock:
         try:
             if run.resume:
                 read_progress(directory)
@@ -94,33 +91,24 @@ def check_free(directory: Path) -> None:
             raise ValueError(f"{directory} holds {name}: give another --out_dir{resumes}")
 
 
-def locked(directory: Path, advice: str = WAIT) -> AcquireReturnProxy:
+def locked(directory: Path) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
     A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
-    it is killed. The file of the lock stays, and holds the number of the process that had it last.
+    it is killed.
     """
-    file, number = directory / LOCK, ""
-    with suppress(OSError, ValueError):  # before the lock is asked for, because filelock 3 empties the file
-        number = f" (process {int(file.read_text(encoding='ascii'))})"
+    file = directory / LOCK
+    file.touch()  # by the user's umask, so that the group can lock it too where it may write
     try:
-        file.touch()  # by the user's umask, so that the group can lock it too where it may write
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
-        raise ValueError(f"{directory} is in use by another trainer{number}: {advice}") from None
-    except PermissionError:
-        if not (file.exists() and os.access(directory, os.W_OK)):
-            raise
         raise ValueError(
-            f"{file} belongs to another user: if nobody trains there any more, run `rm {quote(str(file))}`, then this "
-            "command again"
+            f"{directory} is in use by another trainer: wait until it ends, stop it, or give another --out_dir"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
-    with suppress(OSError):  # Windows lets nobody write into a locked file
-        file.write_text(str(os.getpid()), encoding="ascii")
     remove_unfinished(directory)
     return lock
 

@@ -17,7 +17,7 @@ from ..text.tokenize import tokenize
 from ..text.tokenizer import Tokenizer, warn_of_lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
-from ..weights.tokenizers import TEMPLATE
+from ..weights.tokenizers import TEMPLATE, tokenizer_files
 from .config import Run
 from .conversations import conversation_texts, example_question, tokenize_conversations
 
@@ -41,17 +41,17 @@ def prepare_text(run: Run) -> Run:
     scratch, and the prompt of samples if the text is conversations.
     """
     if run.resume:
+        if not tokenizer_files(run.directory):
+            raise ValueError(f"{run.directory} has lost its tokenizer.model or tokenizer.json: restore the file")
         return run
     documents = run.data.open(run.data.data)
     data = replace(run.data, doc_separator=documents.separator)
     val_documents = data.open(data.val_data) if data.val_data else None
-    are_conversations = documents.has_conversations()
+    are_conversations = documents.has_conversations(*([val_documents] if val_documents else []))
     if are_conversations and data.doc_separator:
         raise ValueError(f"doc_separator is {data.doc_separator!r}, but the data are conversations: leave it out")
     if are_conversations and run.train.context_warmup:
         raise ValueError(f"context_warmup is {run.train.context_warmup:g}, but conversations are not cut: leave it out")
-    if val_documents and val_documents.has_conversations() != are_conversations:
-        raise ValueError("of data and val_data one holds conversations and the other texts: give files of one kind")
 
     texts = partial(conversation_texts, documents) if are_conversations else documents.texts
     tokenizer = write_tokenizer(run, texts, documents.text_size())
@@ -102,7 +102,7 @@ def write_conversations(run: Run, tokenizer: Tokenizer, documents: Documents, va
 def open_text(run: Run) -> Text:
     """Open the tokenizer and the tokens in the directory of a run. Raises ValueError if sample_prompt is too long."""
     tokenizer = load_tokenizer(run.directory, run.model.vocab_size)
-    dataset = load_dataset(run.directory, tokenizer.vocab_size)
+    dataset = load_dataset(run.directory)
     chat = Chat(run.directory, tokenizer) if isinstance(dataset, Conversations) else None
     if chat:
         prompt = chat.encode([user_message(run.train.sample_prompt)])

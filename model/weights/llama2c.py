@@ -140,12 +140,9 @@ def save_tokenizer(tokenizer: Tokenizer, path: Path) -> None:
     model = tokenizer.model
     ids = [model.unk_id(), model.bos_id(), model.eos_id()]
     byte_ids = [i for i in range(tokenizer.vocab_size) if model.is_byte(i)]
-    if ids != [0, 1, 2] or byte_ids != list(range(3, 259)):
-        raise ValueError(
-            f"{tokenizer.path} orders its special tokens differently from llama2.c, whose first 259 are fixed"
-        )
-    if model.is_unknown(model.piece_to_id(U2581)):
-        raise ValueError(f"{tokenizer.path} has no piece for the space: llama2.c needs one")
+    has_space = not model.is_unknown(model.piece_to_id(U2581))
+    if ids != [0, 1, 2] or byte_ids != list(range(3, 259)) or not has_space:
+        raise ValueError(f"{tokenizer.path} lacks llama2.c's first 259 tokens, or a piece for the space")
     # As llama2.c's exporter writes them. run.c prints the byte that the name of a byte piece gives.
     pieces = ["<unk>", "\n<s>\n", "\n</s>\n"]
     pieces += [model.id_to_piece(i).replace(U2581, " ") for i in range(3, tokenizer.vocab_size)]

@@ -1,8 +1,6 @@
 """Weight files, memory-mapped: safetensors, read and written, and PyTorch's pickles, read without running code."""
 
 import errno
-import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -14,7 +12,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ..cli.files import ZIP, check_is_file, kind_of_file, read_json, write_atomically
+from ..cli.files import ZIP, kind_of_file, read_json, write_atomically
 
 WEIGHTS = "model.safetensors"
 # The format's names of the dtypes that weights may have
@@ -36,7 +34,6 @@ def open_tensors(path: Path) -> Iterator[safe_open]:
     The mapping is private, so changing a tensor does not change the file. It lasts as long as any of its tensors.
     Raises ValueError if the file is not valid.
     """
-    check_is_file(path)
     try:
         with safe_open(path, "pt") as file:
             yield file
@@ -138,9 +135,7 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         try:
             save_file(contiguous, temporary, metadata)
         except SafetensorError as error:  # the library raises this if the disk is full
-            number = re.search(r"os error (\d+)", str(error))
-            code = int(number[1]) if number else errno.EIO
-            raise OSError(code, os.strerror(code), str(path)) from None
+            raise OSError(errno.EIO, str(error), str(path)) from None
         temporary.chmod(mode)
 
     write_atomically(path, write)

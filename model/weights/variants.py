@@ -6,7 +6,6 @@ class that the caller passes. Nothing is ever imported because a file names it.
 """
 
 import importlib
-import inspect
 import sys
 from pathlib import Path
 from typing import Any
@@ -40,34 +39,15 @@ def find_network(name: str) -> type[Transformer]:
     network = getattr(imported, attribute, None)
     if not (isinstance(network, type) and issubclass(network, Transformer)):
         file = getattr(imported, "__file__", None)
-        own = Path(here, *module.split(".")).with_suffix(".py")
-        is_hidden = own.exists() and file is not None and not own.samefile(file)
         raise ValueError(
             f"network is {name!r}: {module} has no subclass of Transformer with this name; {file} was imported"
-            + (f", so give {own} another name" if is_hidden else "")
         )
-    check_constructor(network)
     return network
-
-
-def check_constructor(network: type[Transformer]) -> None:
-    """Raise ValueError if the class takes more than ``args``. ``*args`` and ``**kwargs`` are allowed."""
-    _, *others = inspect.signature(network).parameters.values()
-    names = [each.name for each in others if each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)]
-    if names:
-        raise ValueError(
-            f"{name_of(network)} takes {', '.join(names)} besides args, which would not be saved: set it in the class"
-        )
 
 
 def name_of(network: type[Transformer]) -> str | None:
     """The ``module:Class`` for ``find_network``; None for the plain network."""
-    if network is Transformer:
-        return None
-    module = network.__module__
-    if module == "__main__":  # other processes import a script under the name of its file
-        module = Path(getattr(sys.modules["__main__"], "__file__", None) or module).stem
-    return f"{module}:{network.__qualname__}"
+    return None if network is Transformer else f"{network.__module__}:{network.__qualname__}"
 
 
 def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
@@ -80,7 +60,6 @@ def make_network(network: type[Transformer], args: ModelArgs) -> Transformer:
     if network is Transformer:
         with torch.device("meta"), _NoRandomParameters():
             return Transformer(args)
-    check_constructor(network)
     with torch.random.fork_rng(devices=[]), _NoRandomParameters():
         return network(args)
 

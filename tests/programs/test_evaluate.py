@@ -16,7 +16,7 @@ from text_helpers import trained_by_sentencepiece
 import evaluate
 import train
 from model import ModelArgs, Transformer
-from model.decoding.scoring import Score, document_texts, sum_of_nats, windows
+from model.decoding.scoring import TOKENS_AT_ONCE, Score, document_texts, sum_of_nats, windows
 from model.text.dataset import UNCOUNTED, load_dataset
 from model.text.sources import open_documents
 from model.weights import load_model, load_tokenizer, save_model
@@ -67,15 +67,15 @@ def test_each_token_but_the_first_is_scored_once_with_at_least_context_minus_str
     assert seen == tokens[1:].tolist()
 
 
-def test_a_batch_is_scored_in_chunks_of_a_bounded_number_of_tokens(small_model, monkeypatch):
-    monkeypatch.setattr("model.decoding.scoring.TOKENS_AT_ONCE", 10)
-    model, tokens, chunks = small_model().eval(), torch.randint(37, (3, 25)), []
+def test_a_batch_is_scored_in_chunks_of_a_bounded_number_of_tokens(small_model):
+    rows = TOKENS_AT_ONCE // 3
+    model, tokens, chunks = small_model().eval(), torch.randint(37, (rows, 25)), []
     inputs, targets = tokens[:, :-1], tokens[:, 1:].clone()
     targets[0, 20:] = UNCOUNTED
     expected = torch.nn.functional.cross_entropy(model(inputs).flatten(0, 1), targets.flatten(), reduction="sum")
     model.tok_embeddings.register_forward_hook(lambda _, inputs, out: chunks.append(inputs[0].shape))
     assert sum_of_nats(model, inputs.numpy(), targets.numpy()) == pytest.approx(expected.item(), rel=1e-5)
-    assert chunks == [(3, 3)] * 8
+    assert chunks == [(rows, 3)] * 8
 
 
 @pytest.mark.usefixtures("each_processor")

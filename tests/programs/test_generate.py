@@ -20,7 +20,8 @@ from script_helpers import ROOT
 
 import chat
 import generate as script
-from model import KVCache, generate
+from model import KVCache, Transformer, generate
+from model.cli import machine
 from model.decoding.batches import Prompt, Sample
 from model.decoding.options import DecodingOptions, ModelOptions, open_model
 from model.decoding.prompts import read_prompts
@@ -324,9 +325,9 @@ def test_on_a_gpu_memory_is_asked_for_the_slots_that_are_allocated(start, fox_di
 
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):
     asked = []
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: asked.append(str(device)) or 100_000)
+    monkeypatch.setattr(machine, "free_memory", lambda device: asked.append(str(device)) or 100_000)
     monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
-    monkeypatch.setattr("model.weights.checkpoint.make_network", None)
+    monkeypatch.setattr(Transformer, "__init__", None)
     for device in ("cpu", "meta"):
         code, _, err = run("--device", device)
         assert code == 2
@@ -343,8 +344,8 @@ def test_each_program_and_the_library_refuse_a_model_that_is_larger_than_the_mem
 ):
     monkeypatch.chdir(tmp_path)
     Path("text.txt").write_text("The quick brown fox.", encoding="utf-8")
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 100_000)
-    monkeypatch.setattr("model.weights.checkpoint.make_network", None)
+    monkeypatch.setattr(machine, "free_memory", lambda device: 100_000)
+    monkeypatch.setattr(Transformer, "__init__", None)
     code, out, err = start(import_module(program), fox_dir, *flags)
     assert (code, out, err.count("\n")) == (2, "", 1), err
     assert re.search(r"error: the model.* needs about \d+ MB of memory, but 1 MB are free on cpu: give a smaller", err)

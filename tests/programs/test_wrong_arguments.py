@@ -14,6 +14,7 @@ import chat
 import evaluate
 import generate
 from model import ModelArgs, Transformer
+from model.cli import machine
 from model.cli.parser import OTHER_NAMES
 from model.config import setting_fields
 from model.decoding.sampling import Sampling
@@ -150,7 +151,7 @@ def run(start):
 def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypatch, run, command, words):
     monkeypatch.chdir(folder)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 64 * 10**9)
+    monkeypatch.setattr(machine, "free_memory", lambda device: 64 * 10**9)
     before = sorted(Path().rglob("*"))
     code, out, err = run(command)
     assert (code, out, err.count("\n")) == (2, "", 1)

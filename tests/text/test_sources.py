@@ -2,6 +2,7 @@
 
 import gzip
 import io
+import json
 import os
 import re
 import threading
@@ -75,7 +76,7 @@ def test_files_that_are_not_text_are_skipped_in_folders_and_refused_by_name(tmp_
     with pytest.warns(UserWarning, match=r"1 text file; 3 files skipped: .*b.txt is not UTF-8 text: byte 300000 is"):
         assert documents(tmp_path) == ["good"]
     assert "c.jsonl is not UTF-8 text: byte 0 is 0xcc; convert it with iconv" in refusal(tmp_path / "c.jsonl")
-    assert "d has a zero byte after 4 characters, so it is no text: " in refusal(tmp_path / "d")
+    assert "d is no text: give the text itself" in refusal(tmp_path / "d")
 
 
 def test_a_folder_of_code_is_read_without_the_rows_that_are_no_text(tmp_path):
@@ -105,6 +106,35 @@ def test_a_folder_of_code_is_read_without_the_rows_that_are_no_text(tmp_path):
     assert "log.jsonl:1 has no 'text': type --text_key message" in refusal(tmp_path / "log.jsonl")
 
 
+TALK = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]
+
+
+@pytest.mark.parametrize("rows", ["chats.jsonl", "data/train.jsonl"])
+def test_documentation_beside_rows_is_skipped_once_and_named(tmp_path, rows):
+    """A dataset of the Hub comes with a README.md, and often with a licence."""
+    content = {"README.md": "# Chats", "LICENSE": "MIT", rows: json.dumps({"messages": TALK}) + "\n"}
+    for name, text in content.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    for spec in (tmp_path, f"{tmp_path}/**/*"):
+        with pytest.warns(UserWarning, match=r"1 text file; 2 files skipped: .*README.md describes the rows") as caught:
+            found = open_documents([spec])
+        assert len(caught) == 1
+        assert [messages for _, messages in found.conversations()] == [TALK]
+    with pytest.raises(ValueError, match=r"chats|train.* holds conversations, .*README\.md texts: give files of one"):
+        open_documents([tmp_path / rows, tmp_path / "README.md"]).has_conversations()
+
+
+def test_documentation_with_no_rows_beside_it_is_text(tmp_path):
+    for name, text in (("README.md", "rope"), ("docs/a.md", "tar"), ("data/rows.jsonl", '{"text": "hemp"}')):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    with pytest.warns(UserWarning, match=r"2 text files; 1 file skipped: .*README.md describes the rows beside it"):
+        assert documents(tmp_path) == ["hemp", "tar"]
+    (tmp_path / "data/rows.jsonl").unlink()
+    assert documents(tmp_path) == ["rope", "tar"]
+
+
 def save_to_disk(folder, rows):
     """As datasets.Dataset.save_to_disk."""
     pyarrow, ipc = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.ipc")
@@ -123,9 +153,8 @@ def test_a_folder_of_save_to_disk_is_its_rows(tmp_path):
     (tmp_path / "all/dataset_dict.json").write_text('{"splits": ["train", "validation"]}', encoding="utf-8")
     assert documents(tmp_path / "all") == ["first", "second", "third"]
     assert documents(tmp_path / "all/train") == ["first", "second"]
-    talk = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ahoy"}]
-    save_to_disk(tmp_path / "chats", [{"messages": talk, "source": "x"}])
-    assert [messages for _, messages in open_documents([tmp_path / "chats"]).conversations()] == [talk]
+    save_to_disk(tmp_path / "chats", [{"messages": TALK, "source": "x"}])
+    assert [messages for _, messages in open_documents([tmp_path / "chats"]).conversations()] == [TALK]
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")

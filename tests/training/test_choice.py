@@ -28,9 +28,10 @@ from model.training.choice import (
 )
 from model.training.config import CHOSEN, SIZE, Run, TrainArgs
 from model.training.distributed import Machine
-from model.training.estimate import count_parameters
+from model.training.estimate import count_parameters, training_memory
 
-CPU, CARD = Machine(torch.device("cpu")), Machine(torch.device("cuda"))
+CPU = Machine(torch.device("cpu"), memory=10**12)
+CARD = dataclasses.replace(CPU, device=torch.device("cuda"))
 FINE_TUNED = {"init_from": Path("base"), **vars(dataclasses.replace(ARGS, max_seq_len=1024))}
 
 
@@ -43,7 +44,7 @@ def chosen(
     text_tokens: int = 1_000_000,
     speed: float = 1.0,
     processes: int = 1,
-    memory: int | None = None,
+    memory: int = 10**12,
     **settings,
 ) -> Run:
     """The run that is chosen for a text of so many tokens, on a machine ``speed`` times as fast."""
@@ -52,8 +53,7 @@ def chosen(
     text = dataclasses.replace(dataset(), train=range(text_tokens), val=range(text_tokens // 9))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "measure_speed", lambda run, model, *_: speed / seconds_per_token(model))
-        patch.setattr("model.cli.machine.free_memory", lambda device: memory)
-        return choose_model(run, text, dataclasses.replace(CPU, processes=processes))[0]
+        return choose_model(run, text, dataclasses.replace(CPU, processes=processes, memory=memory))[0]
 
 
 def place(run: Run) -> int:
@@ -129,11 +129,10 @@ def test_only_models_that_fit_into_the_memory_are_chosen():
 
 @pytest.mark.parametrize("length", [{"minutes": 1.0}, {"max_steps": 9}])
 def test_a_size_that_does_not_fit_into_the_memory_is_refused_before_it_is_built_and_timed(length, monkeypatch):
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 8 * 10**9)
     monkeypatch.setattr(choice, "measure_speed", lambda *_: pytest.fail("timed"))
     run = make_run(**length, device="cpu", dim=4096, n_layers=24)
     with pytest.raises(ValueError, match=r"this run needs about .* GB of memory, but 8.0 GB are free on cpu"):
-        choose(run, dataset(), CPU, with_speed=True)
+        choose(run, dataset(), dataclasses.replace(CPU, memory=8 * 10**9), with_speed=True)
 
 
 @pytest.mark.parametrize("tokens_per_second", [5.0, 150.0, 4000.0, 10**6])
@@ -218,10 +217,14 @@ def test_a_batch_grows_with_the_square_root_of_the_tokens_and_with_the_vocabular
     assert abs(shared - run.train.batch_size) < 2
 
 
-def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_parts_that_fit(monkeypatch):
+def test_a_large_batch_has_64_sequences_for_each_process_and_is_computed_in_parts_that_fit():
+    large = {"text_tokens": 10**15, "speed": 1e9, "processes": 4, "dim": 64, "n_layers": 2}
+    whole = chosen(**large)
+    assert (whole.train.batch_size, whole.train.micro_batch_size) == (4 * 64, 64)
     for most, rows in ((20, 16), (1, 1)):
-        monkeypatch.setattr(choice, "fits", lambda model, train, machine, most=most: train.micro_batch_size <= most)
-        train = chosen(10**15, speed=1e9, processes=4, dim=64, n_layers=2).train
+        train = dataclasses.replace(whole.train, micro_batch_size=most)
+        memory = training_memory(whole.model, train, dataclasses.replace(CPU, processes=4)).peak
+        train = chosen(**large, memory=memory).train
         assert (train.batch_size, train.micro_batch_size) == (4 * 64, rows)
 
 
@@ -288,7 +291,6 @@ class Card:
         self.compiled: list[tuple[int, int]] = []  # the widths of the networks, and their batches
         self.most = math.inf  # width times batch: more does not fit
         patch.setattr(choice, "step_seconds", self.step_seconds)
-        patch.setattr("model.cli.machine.free_memory", lambda device: 100 * 10**9)
 
     def step_seconds(self, run, model, train, *_) -> float:
         if model.dim * train.batch_size > self.most:
@@ -394,9 +396,9 @@ def test_only_where_a_compiler_is_found_a_card_compiles_without_being_asked(monk
     assert not choice.can_compile(make_run(**ON_A_CARD, network="mine:Network"), TWENTY_MB, CARD)
     assert not choice.can_compile(make_run(**ON_A_CARD, context_warmup=0.5), TWENTY_MB, CARD)
     assert not choice.can_compile(run, Conversations.__new__(Conversations), CARD)
-    for lacking, absent in (("shutil.which", lambda name: None), ("has_triton", lambda: False)):  # a card before Volta
+    for place, lacking in ((choice.shutil, "which"), (choice, "has_triton")):  # a card before Volta has no Triton
         with monkeypatch.context() as patch:
-            patch.setattr(f"model.training.choice.{lacking}", absent)
+            patch.setattr(place, lacking, lambda *_: None)
             assert not choice.can_compile(run, TWENTY_MB, CARD)
 
 
@@ -415,6 +417,5 @@ def test_a_model_that_is_sharded_is_never_timed_whole(monkeypatch):
     speed = choice.measure_speed(run, run.model, run.train, TWENTY_MB, machine)
     assert layers == [1, 2]
     assert speed == pytest.approx(8 * 256 / (0.1 + 0.02 * 50))
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: 10**12)
     choose(run, TWENTY_MB, machine)
     assert set(layers) == {1, 2}

@@ -401,7 +401,7 @@ ENDLESS = "{% for message in messages %}{{ message.role }}: {{ message.content }
         ({"messages": [*TALK, *TALK[1:]]}, {"tokenizer": "raises"}, "a.jsonl:3: the chat template of"),
         (ROW, {"tokenizer": "endless"}, "no token that ends the assistant's turn"),
         (ROW, {"data": ("a.jsonl", "b.txt")}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
-        (ROW, {"val_data": ("b.txt",)}, "of data and val_data one holds conversations and the other texts"),
+        (ROW, {"val_data": ("b.txt",)}, "a.jsonl holds conversations, b.txt texts: give files of one kind"),
         (ROW, {"doc_separator": "%"}, "doc_separator is '%', but the data are conversations: leave it out"),
         (ROW, {"context_warmup": 0.5}, "context_warmup is 0.5, but conversations are not cut: leave it out"),
         (ROW, {"max_seq_len": 16}, "no conversation fits into a context of 16 tokens: give a larger max_seq_len"),

@@ -150,10 +150,9 @@ def test_fsdp_divides_the_state_between_processes_and_ddp_does_not():
     assert training_memory(ARGS, ddp, four).state == single
 
 
-def test_a_run_that_needs_more_than_the_free_memory_is_refused(monkeypatch):
+def test_a_run_that_needs_more_than_the_free_memory_is_refused():
     train = TrainArgs(dtype="float32", device="cpu")
     needed = training_memory(ARGS, train, Machine(CPU)).peak
-    monkeypatch.setattr("model.cli.machine.free_memory", lambda device: needed)
-    check_training_memory(ARGS, train, Machine(CPU))
+    check_training_memory(ARGS, train, Machine(CPU, memory=needed))
     with pytest.raises(ValueError, match=r"^this run needs .*: 3 MB for .* parameters .* 16 x 96 tokens at once"):
-        check_training_memory(ARGS, train, Machine(CPU, processes=2, local_processes=2))
+        check_training_memory(ARGS, train, Machine(CPU, processes=2, local_processes=2, memory=needed))

@@ -7,7 +7,6 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -57,11 +56,11 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
     with run_directory(run) as made:
         begin(made)
         begun = replace(made, train=replace(made.train, out_dir=made.directory))  # by its name
-        for resume, advice in ((True, "wait until it ends, or stop it"), (False, "give another --out_dir")):
-            words = rf"^{made.directory} is in use by another trainer \(process {os.getpid()}\): {advice}$"
-            for _ in range(2):  # the first one has not changed the file
-                with pytest.raises(ValueError, match=words):
-                    run_directory(replace(begun, resume=resume)).__enter__()
+        for resume in (True, False):
+            with pytest.raises(
+                ValueError, match=rf"^{made.directory} is in use by another trainer: wait until it ends, "
+            ):
+                run_directory(replace(begun, resume=resume)).__enter__()
     assert (made.directory == directory) == (named or "mine" not in existing)
     assert (made.directory / CONFIG_FILE).exists()
     taken = make_run(made.directory, out_dir=made.directory)
@@ -82,32 +81,6 @@ def test_the_lock_of_a_trainer_that_is_killed_is_released_and_its_unfinished_fil
     assert child.exitcode == -9
     with locked(tmp_path):
         assert [path.name for path in tmp_path.glob(".*.tmp")] == [".draft.7.tmp"]
-
-
-@pytest.mark.parametrize("refused", ["touch", "open"])
-def test_the_lock_that_another_user_has_left_in_a_shared_directory_is_named_with_its_remedy(
-    tmp_path, monkeypatch, refused
-):
-    """A test that runs as root may open it, so the system's answer is simulated."""
-    directory = tmp_path / "the run"
-    directory.mkdir()
-    lock = directory / ".lock"
-    lock.touch()
-
-    def refuse(*_, **__):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(lock))
-
-    if refused == "touch":
-        monkeypatch.setattr(Path, "touch", refuse)
-    else:
-        monkeypatch.setattr("model.training.run_directory.FileLock", refuse)
-    with pytest.raises(
-        ValueError, match=rf"belongs to another user: if nobody trains there any more, run `rm '{lock}'`"
-    ):
-        locked(directory)
-    monkeypatch.setattr(os, "access", lambda path, mode: False)
-    with pytest.raises(PermissionError):
-        locked(directory)
 
 
 def test_the_group_may_lock_a_directory_in_which_it_may_write(tmp_path):

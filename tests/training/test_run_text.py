@@ -4,6 +4,7 @@ import gzip
 import io
 import json
 import math
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from training_helpers import make_run
 
 from model.text.dataset import Dataset, start_text
 from model.text.tokenize import MIN_DOCUMENTS
-from model.training.run_text import open_text, prepare_text, unigram_loss
+from model.training.run_text import SAMPLED_TOKENS, open_text, prepare_text, unigram_loss
 
 STORY = "One day it rained. We stayed at home."
 
@@ -44,7 +45,8 @@ def test_a_separator_is_recognized_unless_one_is_set_and_splits_both_texts(tmp_p
 def test_a_folder_is_read_twice_for_the_tokenizer_and_for_the_tokens(tmp_path, monkeypatch, ending):
     """What else must be known of a file, its first block tells."""
     monkeypatch.setattr("model.text.readers.PART", 10_000)
-    texts = [f"{number} ropes of {number * number} yards" for number in range(40_000)]
+    random = Random(0)
+    texts = [random.randbytes(20).hex() for _ in range(40_000)]  # compressed, they are longer than gzip's buffers
     lines = [json.dumps({"text": text}) for text in texts] if "jsonl" in ending else ["text", *texts]
     content = "\n".join(lines).encode()
     file = tmp_path / "data" / f"a.{ending}"
@@ -122,8 +124,7 @@ def test_the_unigram_loss_follows_from_the_counts():
     assert unigram_loss(text, vocab_size=4) == pytest.approx(expected)
 
 
-def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it(monkeypatch):
-    monkeypatch.setattr("model.training.run_text.SAMPLED_TOKENS", 1000)
-    halves = np.repeat(np.array([0, 1], np.uint16), 50_000)
+def test_tokens_of_a_long_text_are_counted_in_blocks_spread_over_it():
+    halves = np.repeat(np.array([0, 1], np.uint16), SAMPLED_TOKENS)
     text = Dataset(halves, halves, 9, 9)
     assert unigram_loss(text, 2) == pytest.approx(math.log(2), rel=0.01)

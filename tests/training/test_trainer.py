@@ -239,7 +239,7 @@ def test_fine_tuning_that_ends_right_after_its_first_validation_begins_again(tmp
 
 def test_the_saved_model_is_the_one_with_the_best_validation_loss(tmp_path, monkeypatch):
     losses = iter([3.0, 1.0, 2.0])
-    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(losses))
+    monkeypatch.setattr(Trainer, "validation_loss", lambda trainer: next(losses))
     run = trainer(tmp_path, max_steps=3, eval_every=1)
     after_step = {number: weights(run.model) for number, _ in enumerate(run.steps(), 1)}
     assert (run.progress.best_step, run.progress.best_val_loss, run.progress.val_loss) == (2, 1.0, 2.0)
@@ -267,7 +267,7 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_keeps_the_last_good_state(t
 @pytest.mark.parametrize("losses", [[math.nan], [1.0, math.nan]])
 def test_a_validation_loss_that_is_not_finite_is_never_saved(tmp_path, monkeypatch, losses):
     given = iter(losses)
-    monkeypatch.setattr("model.training.trainer.validation_loss", lambda *_: next(given))
+    monkeypatch.setattr(Trainer, "validation_loss", lambda trainer: next(given))
     kept = 2 * len(losses) - 2
     with pytest.raises(ValueError, match=rf"^step {kept + 2}: the validation loss is nan: resume "):
         trainer(tmp_path, max_steps=4, eval_every=2).run()
