@@ -9,6 +9,7 @@ state atomically.
 import errno
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
@@ -95,20 +96,24 @@ def locked(directory: Path) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
     A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
-    it is killed.
+    it is killed. The file of the lock stays, and holds the number of the process that had it last.
     """
-    file = directory / LOCK
+    file, number = directory / LOCK, ""
+    with suppress(OSError, ValueError):  # before the lock is asked for, because filelock 3 empties the file
+        number = f" (process {int(file.read_text(encoding='ascii'))})"
     file.touch()  # by the user's umask, so that the group can lock it too where it may write
     try:
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
         raise ValueError(
-            f"{directory} is in use by another trainer: wait until it ends, stop it, or give another --out_dir"
+            f"{directory} is in use by another trainer{number}: wait until it ends, stop it, or give another --out_dir"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise
         raise ValueError(f"{directory} is on a file system without locks: give another --out_dir") from None
+    with suppress(OSError):  # Windows lets nobody write into a locked file
+        file.write_text(str(os.getpid()), encoding="ascii")
     remove_unfinished(directory)
     return lock
 
