@@ -3,7 +3,7 @@
 
 python runs.py                                  list the runs in runs/, the best one of each text first
 python runs.py demo text-2                      compare runs/demo and runs/text-2
-python runs.py demo text-2 --plot curves.png    also draw their curves into a picture
+python runs.py demo text-2 --plot curves.svg    also draw their curves into a picture
 """
 
 import startup
@@ -95,9 +95,10 @@ def read_run(path: Path, by_minutes: bool = False) -> RunRecord:
     smoothed = Smoothed(max(10, len(lines) // 50))
     validated = [(line["val_loss"], line["val_bits_per_byte"]) for line in lines if "val_loss" in line]
     nats, bits = min(validated, default=(math.inf, math.inf))
-    part = "not finished" + dataset.part(dataset.val_count(model.max_seq_len, train.eval_tokens))
+    part = dataset.part(dataset.val_count(model.max_seq_len, train.eval_tokens)).strip(" ()")
+    part = f"not finished, {part}" if part else "not finished"
     if score:
-        nats, bits, part = score.nats_per_token, score.bits_per_byte, dataset.part(score.tokens)
+        nats, bits, part = score.nats_per_token, score.bits_per_byte, dataset.part(score.tokens).strip(" ()")
     return RunRecord(
         name=path.name if path.parent == RUNS else str(path),
         settings=values(data, model, train),
@@ -110,7 +111,7 @@ def read_run(path: Path, by_minutes: bool = False) -> RunRecord:
         parameters=count_parameters(model).total,
         nats=nats,
         bits=bits,
-        part=part.strip(" ()"),
+        part=part,
         training=[(x, smoothed.add(line["train_loss"])) for x, line in zip(places, lines) if "train_loss" in line],
         validations=[(x, line["val_loss"]) for x, line in zip(places, lines) if "val_loss" in line],
         unit="minutes" if by_minutes else "steps",
@@ -219,8 +220,8 @@ def draw(figure: Any, runs: Sequence[RunRecord]) -> None:
             axes.plot(*zip(*run.validations), "o", color=color, markersize=4)
     low, high = bounds(runs)
     axes.set_ylim(low - 0.05 * (high - low), high)
-    axes.set_xlabel(runs[0].unit)
-    axes.set_ylabel("loss in nats per token\nline: training, smoothed; points: validation")
+    axes.set_xlabel(f"{runs[0].unit}\nline: training, smoothed; points: validation")
+    axes.set_ylabel("loss in nats per token")
     axes.legend()
 
 

@@ -146,7 +146,6 @@ export const STRINGS = {
     "Channels that belong together are turned by different frequencies. There is no error message.",
     "本该一组的两维按不同的频率转，而且没有任何报错。",
   ],
-  lossAxis: ["loss, nats", "loss（nat）"],
   guessNote: [
     "The loss on one text of {context} tokens that the demo was not trained on, from the most damage to the least. A bar is the change of the loss.",
     "一段 {context} 个 token 的文本上的 loss，demo 没有用它训练过；损害从大到小排列，横条是 loss 的变化。",

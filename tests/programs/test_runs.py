@@ -68,6 +68,9 @@ def test_a_run_that_goes_on_has_no_score_until_it_ends(start, trained):
     out = start(runs).out
     assert re.search(r"^a .* 80 .*\*", out, re.MULTILINE)
     assert "* not finished\n" in out
+    trained("b", max_steps=20, eval_tokens=40)
+    Path("runs/b/score.json").unlink()
+    assert re.search(r"^\* not finished, on \d+ of 341 tokens$", start(runs).out, re.MULTILINE)
 
 
 def test_the_list_has_the_best_run_of_each_text_first(start, trained):
