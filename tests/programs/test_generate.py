@@ -21,7 +21,8 @@ from script_helpers import ROOT
 import generate as script
 from model import KVCache, generate
 from model.decoding.batches import Prompt, Sample
-from model.decoding.options import DecodingOptions, ModelOptions, open_model
+from model.decoding.opened_model import open_model
+from model.decoding.options import DecodingOptions, ModelOptions
 from model.decoding.prompts import read_prompts
 from model.weights import load_model, load_tokenizer
 
@@ -300,7 +301,7 @@ def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):
     asked = []
     monkeypatch.setattr("model.cli.machine.free_memory", lambda device: asked.append(str(device)) or 100_000)
-    monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
+    monkeypatch.setattr("model.decoding.opened_model.pick_device", torch.device)
     monkeypatch.setattr("model.weights.checkpoint.make_network", None)
     for device in ("cpu", "meta"):
         code, _, err = run("--device", device)

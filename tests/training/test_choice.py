@@ -26,9 +26,10 @@ from model.training.choice import (
     choose_model,
     plan,
 )
-from model.training.config import CHOSEN, SIZE, Run, TrainArgs
+from model.training.config import CHOSEN, SIZE, TrainArgs
 from model.training.distributed import Machine
 from model.training.estimate import count_parameters
+from model.training.run import Run
 
 CPU, CARD = Machine(torch.device("cpu")), Machine(torch.device("cuda"))
 FINE_TUNED = {"init_from": Path("base"), **vars(dataclasses.replace(ARGS, max_seq_len=1024))}
