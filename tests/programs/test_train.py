@@ -164,7 +164,7 @@ def test_each_start_reads_the_text_once(trained, monkeypatch):
         scans.append(vocab_size)
         return load_dataset(directory, vocab_size)
 
-    for module in ("model.training.run_text", "train"):
+    for module in ("model.training.run_text", "model.text.dataset"):
         monkeypatch.setattr(f"{module}.load_dataset", counted)
     trained("small.toml", "--data", "text.txt", "--out_dir", "out")
     assert len([size for size in scans if size]) == 1
