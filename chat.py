@@ -13,18 +13,17 @@ import startup
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from model.cli import Parser, explain_out_of_memory, parse, print_note, quantity
 from model.cli.settings import from_table
 from model.config import Range
-from model.decoding.batches import Speed
-from model.decoding.chat import Chat, find_template
-from model.decoding.conversation import Conversation
-from model.decoding.endless import checked_context, least_slots
-from model.decoding.options import DecodingOptions, open_model, read_sampling
-from model.decoding.sampling import Sampling
+from model.decoding.options import DecodingOptions, Sampling, read_sampling
 from model.decoding.terminal import END_KEYS, Command, greet, read_turn
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
+if TYPE_CHECKING:
+    from model.decoding.conversation import Conversation
 
 MEMORY_ADVICE = "give a smaller model, or lower --context"
 COMMON = ("system", "temperature", "top_p", "max_new_tokens", "context", "seed", "dtype", "compile")  # shown first
@@ -42,6 +41,14 @@ class Options(DecodingOptions):
 
 def main() -> None:
     options, given = parse(Parser("--system", COMMON, prog="chat.py", description=__doc__), Options, Sampling)
+
+    from model.cli.machine import available_cores
+    from model.decoding.batches import Speed
+    from model.decoding.chat import Chat, find_template
+    from model.decoding.conversation import Conversation
+    from model.decoding.endless import checked_context, least_slots
+    from model.decoding.opened_model import open_model
+
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     context = checked_context(model.checkpoint.args, options.context)
     path = model.checkpoint.path
@@ -50,7 +57,7 @@ def main() -> None:
     if find_template(path)[1] is not None or options.system is not None or options.template_var:
         chat = Chat(path, model.tokenizer, options.system, options.template_variables)
 
-    with explain_out_of_memory(MEMORY_ADVICE, model.device):
+    with available_cores(), explain_out_of_memory(MEMORY_ADVICE, model.device):
         slots = least_slots(options.max_new_tokens, context, options.compile, model.device)
         network = model.load_for_decoding(options.compile, 1, slots, MEMORY_ADVICE)
         speed = Speed()
@@ -63,7 +70,7 @@ def main() -> None:
             speed.print(network)
 
 
-def commands_of(conversation: Conversation) -> dict[str, Command]:
+def commands_of(conversation: "Conversation") -> dict[str, Command]:
     """What a user can type instead of a text."""
 
     def undo(argument: str) -> None:
@@ -96,7 +103,7 @@ def commands_of(conversation: Conversation) -> dict[str, Command]:
     }
 
 
-def converse(conversation: Conversation, max_new_tokens: int, stop: Sequence[str]) -> None:
+def converse(conversation: "Conversation", max_new_tokens: int, stop: Sequence[str]) -> None:
     """Take turns until stdin ends or the user types /exit. Ctrl-C ends only the turn."""
     greet()
     commands = commands_of(conversation)

@@ -16,16 +16,17 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from model.cli import POSITIONAL, Parser, parse, print_note
 from model.cli.files import write_atomically, write_json
-from model.cli.machine import DTYPES_BY_NAME
 from model.config import check_settings
 from model.text.tokenizer import Tokenizer, is_tiktoken
-from model.transformer import Transformer
-from model.weights import Checkpoint, llama2c, load_tokenizer, meta, open_checkpoint, save_model, save_tokenizer
-from model.weights.tokenizers import check_size, read_ids, tokenizer_files
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
+if TYPE_CHECKING:
+    from model.transformer import Transformer
+    from model.weights import Checkpoint
 
 
 @dataclass(frozen=True)
@@ -52,6 +53,9 @@ class Options:
 def main() -> None:
     options, _ = parse(Parser(prog="convert.py", description=__doc__), Options)
     check_target(options.target, options.to)
+
+    from model.cli.machine import DTYPES_BY_NAME
+
     source = open_source(options.source)  # reads no weights yet
     check_format(source, options.to, options.dtype)
     tokenizer = open_tokenizer(source, options.tokenizer)
@@ -66,8 +70,10 @@ def main() -> None:
     print_note(f"{options.target} has {size:,} parameters; {next_step}")
 
 
-def open_source(path: Path) -> Checkpoint:
+def open_source(path: Path) -> "Checkpoint":
     """Open a model in any format that is read, without reading its tensors."""
+    from model.weights import llama2c, meta, open_checkpoint
+
     if path.is_file():
         return llama2c.open_file(path)
     if (path / "params.json").is_file() and not (path / "config.json").is_file():
@@ -75,8 +81,11 @@ def open_source(path: Path) -> Checkpoint:
     return open_checkpoint(path, pickles=True)
 
 
-def open_tokenizer(source: Checkpoint, file: Path | None) -> Tokenizer | None:
+def open_tokenizer(source: "Checkpoint", file: Path | None) -> Tokenizer | None:
     """The tokenizer in ``file`` or beside the weights, or None, with a note."""
+    from model.weights import llama2c, load_tokenizer
+    from model.weights.tokenizers import check_size, tokenizer_files
+
     path, is_directory = source.path, source.path.is_dir()
     if file is None:
         files = tokenizer_files(path if is_directory else path.parent)
@@ -111,8 +120,10 @@ def check_target(target: Path, to: str) -> None:
         raise ValueError(f"{target.absolute().parent} is not a directory: create it first")
 
 
-def check_format(source: Checkpoint, to: str, dtype: str | None) -> None:
+def check_format(source: "Checkpoint", to: str, dtype: str | None) -> None:
     """Raise ValueError if the format cannot express the model."""
+    from model.weights import llama2c
+
     if source.subclass_name:
         raise ValueError(
             f"{source.path} has the weights of {source.subclass_name}: no format can describe that network"
@@ -123,8 +134,11 @@ def check_format(source: Checkpoint, to: str, dtype: str | None) -> None:
             raise ValueError(f"dtype is {dtype}: llama2.c's format is float32; leave --dtype out")
 
 
-def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Path, directory: Path) -> None:
+def write_directory(model: "Transformer", tokenizer: Tokenizer | None, source: Path, directory: Path) -> None:
     """Write the model in Hugging Face format. Without a tokenizer, the ids of BOS and EOS are those of the source."""
+    from model.weights import save_model, save_tokenizer
+    from model.weights.tokenizers import read_ids
+
     directory.mkdir()
     if tokenizer:
         save_tokenizer(tokenizer, directory)
@@ -133,8 +147,10 @@ def write_directory(model: Transformer, tokenizer: Tokenizer | None, source: Pat
     save_model(model, directory)
 
 
-def write_file(model: Transformer, tokenizer: Tokenizer | None, path: Path) -> str:
+def write_file(model: "Transformer", tokenizer: Tokenizer | None, path: Path) -> str:
     """Write the model in llama2.c's format, then its tokenizer. Returns how llama2.c reads them."""
+    from model.weights import llama2c
+
     llama2c.save(model, path)
     file = tokenizer_bin(path)
     try:

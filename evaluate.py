@@ -12,30 +12,25 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
 from tqdm import tqdm
 
 from model.cli import Parser, explain_out_of_memory, parse, print_note, print_rows, quantity
 from model.config import Range
-from model.decoding.chat import DEFAULT_TEMPLATE, Chat
-from model.decoding.examples import Example, read_examples
-from model.decoding.options import ModelOptions, OpenedModel, open_model
-from model.decoding.scoring import (
-    SCORED_TOKENS,
-    Score,
-    ScoredText,
-    document_texts,
-    score_texts,
-    total,
-    validation_text,
-)
+from model.decoding.options import ModelOptions
 from model.text.dataset import META, load_dataset
 from model.text.sources import TEXT_KEY, DocSeparator, TextKey, open_documents
 from model.text.tokenizer import Tokenizer, warn_of_lost_text
 from model.training.metrics import read_score
-from model.weights import Checkpoint
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
+if TYPE_CHECKING:
+    from model.decoding.examples import Example
+    from model.decoding.opened_model import OpenedModel
+    from model.decoding.scoring import Score, ScoredText
+    from model.weights import Checkpoint
 
 COMMON = ("data", "stride", "whole", "json", "dtype")  # flags that --help shows first
 
@@ -71,20 +66,29 @@ class Options(ModelOptions):
 
 def main() -> None:
     options, _ = parse(Parser("--data", COMMON, prog="evaluate.py", description=__doc__), Options)
+
+    from model.cli.machine import available_cores
+    from model.decoding.opened_model import open_model
+    from model.decoding.scoring import score_texts, total
+
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     texts = given_texts(model, options) if options.data else [validation_of_run(model.checkpoint, options.whole)]
 
-    with explain_out_of_memory("give a smaller model", model.device):
+    with available_cores(), explain_out_of_memory("give a smaller model", model.device):
         network = model.load()
         with tqdm(unit="tok", unit_scale=True, file=sys.stderr, delay=1, disable=None) as bar:
             scores = score_texts(network, texts, bar.update)
     if not any(score.tokens for score in scores):
         raise ValueError(f"{', '.join(options.data)}: there is no text to score: give more, or shorter conversations")
-    print_scores(scores, options)
+    print_scores(scores, total(scores), options)
 
 
-def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
+def given_texts(model: "OpenedModel", options: Options) -> "Iterable[ScoredText]":
     """The texts of --data."""
+    from model.decoding.chat import DEFAULT_TEMPLATE, Chat
+    from model.decoding.examples import read_examples
+    from model.decoding.scoring import document_texts
+
     checkpoint, tokenizer = model.checkpoint, model.tokenizer
     context = checkpoint.args.max_seq_len
     stride = options.stride or context
@@ -111,19 +115,23 @@ def given_texts(model: OpenedModel, options: Options) -> Iterable[ScoredText]:
     return document_texts(source, tokenizer, context, stride)
 
 
-def conversation_text(where: str, example: Example, tokenizer: Tokenizer) -> ScoredText:
+def conversation_text(where: str, example: "Example", tokenizer: Tokenizer) -> "ScoredText":
     """A conversation in one window, of which only the tokens that the assistant has to write are scored."""
+    from model.decoding.scoring import Score
+
     tokens, targets = np.array([example.tokens]), np.array([example.targets])  # (1, T + 1)
     size = max(1, len(example.text(tokenizer).encode()))
     return Score(where, size), [(tokens[:, :-1], targets[:, 1:])]
 
 
-def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
+def validation_of_run(checkpoint: "Checkpoint", whole: bool) -> "ScoredText":
     """The validation text of the run in the model's directory, in the windows of training.
 
     train.py prints the same loss at its end, because it scores the same tokens in the same way. Raises ValueError if
     the model is not a run.
     """
+    from model.decoding.scoring import SCORED_TOKENS, validation_text
+
     path = checkpoint.path
     if not (path / META).is_file():
         raise ValueError(f"{path} is not a run of train.py: name the text to score with --data")
@@ -137,9 +145,8 @@ def validation_of_run(checkpoint: Checkpoint, whole: bool) -> ScoredText:
     return text
 
 
-def print_scores(scores: Sequence[Score], options: Options) -> None:
+def print_scores(scores: "Sequence[Score]", whole: "Score", options: Options) -> None:
     """Print the total as a table; or as JSON, if asked for after a line for each document."""
-    whole = total(scores)
     if options.json:
         numbered = list(enumerate(scores, 1)) if options.documents else []
         for number, score in [*numbered, (None, whole)]:

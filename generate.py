@@ -14,19 +14,18 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from tqdm import tqdm
 
 from model.cli import REPEATED, Parser, explain_out_of_memory, parse, print_note, quantity
 from model.cli.parser import format_flag
 from model.config import Range
-from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
-from model.decoding.chat import Chat
-from model.decoding.endless import least_slots
-from model.decoding.options import DecodingOptions, open_model, read_sampling
-from model.decoding.prompts import encode_prompts, read_prompts
-from model.decoding.sampling import Sampling
+from model.decoding.options import DecodingOptions, Sampling, read_sampling
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
+if TYPE_CHECKING:
+    from model.decoding.batches import Sample
 
 COMMON = ("prompt", "max_new_tokens", "num_samples", "temperature", "top_p", "seed", "chat", "stop", "dtype", "compile")
 SEPARATOR = "\n" + 40 * "-"  # between the texts of several samples
@@ -71,6 +70,14 @@ class Options(DecodingOptions):
 
 def main() -> None:
     options, given = parse(Parser("--prompt", COMMON, prog="generate.py", description=__doc__), Options, Sampling)
+
+    from model.cli.machine import available_cores
+    from model.decoding.batches import Sample, Speed, check_prompts, continue_samples
+    from model.decoding.chat import Chat
+    from model.decoding.endless import least_slots
+    from model.decoding.opened_model import open_model
+    from model.decoding.prompts import encode_prompts, read_prompts
+
     model = open_model(options)  # reads no weights yet, so that mistakes are found first
     path, stop = model.checkpoint.path, options.stop_strings
     sampling = read_sampling(given, path)
@@ -92,7 +99,7 @@ def main() -> None:
     if options.endless:
         longest = least_slots(longest, args.max_seq_len, options.compile, model.device)
 
-    with explain_out_of_memory(MEMORY_ADVICE, model.device):
+    with available_cores(), explain_out_of_memory(MEMORY_ADVICE, model.device):
         network = model.load_for_decoding(options.compile, rows, longest, MEMORY_ADVICE)
         samples = (
             Sample(prompt, model.tokenizer, max_new_tokens, stop, eos_ids)
@@ -116,7 +123,7 @@ def main() -> None:
             print_note(f"note: {quantity(cut, 'text')} stopped at {length}: --max_new_tokens")
 
 
-def print_samples(samples: Iterator[Sample], count: int, options: Options, opening: str | None) -> int:
+def print_samples(samples: "Iterator[Sample]", count: int, options: Options, opening: str | None) -> int:
     """Print the samples as they grow, or with --jsonl each as a JSON object when it has finished.
 
     Before a text comes ``opening``, or its prompt if that is None. If there is more than one batch, show a progress

@@ -18,14 +18,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from model.cli import POSITIONAL, Parser, Settings, instances, parse, print_note, read_toml, user_path
+from model.cli.files import RUNS
 from model.cli.settings import toml_value, values
 from model.config import check_settings
 from model.text.dataset import load_dataset
 from model.training.config import CONFIG_FILE, SETTINGS_CLASSES
-from model.training.estimate import count_parameters
 from model.training.metrics import METRICS, Smoothed, read_metrics, read_score
-from model.weights.checkpoint import RUNS
-from study.topic import COLORS, Report, check_plot, save_plot
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
 
 WIDTH, HEIGHT, BLOCKS = 68, 8, " ▁▂▃▄▅▆▇█"  # of a curve in the terminal, in characters
 LONGEST = 24  # characters of a setting
@@ -46,6 +46,8 @@ class Options:
         if not self.run and (self.minutes or self.plot):
             raise ValueError("--minutes and --plot are for curves: name the runs, for example runs.py demo")
         if self.plot:
+            from study.topic import check_plot
+
             check_plot(self.plot, chinese=False)
 
 
@@ -53,6 +55,9 @@ def main() -> None:
     options, _ = parse(Parser(prog="runs.py", description=__doc__), Options)
     if not options.run:
         return print_list()
+
+    from study.topic import Report, save_plot
+
     runs = [read_run(find(name), options.minutes) for name in options.run]
     report = Report([comparison(runs), terminal_curves(runs)], lambda figure: draw(figure, runs))
     print(report)
@@ -84,6 +89,8 @@ class RunRecord:
 
 def read_run(path: Path, by_minutes: bool = False) -> RunRecord:
     """Read the run in a directory. Raises ValueError or OSError if one of its files is missing or damaged."""
+    from model.training.estimate import count_parameters
+
     data, model, train = instances(read_toml(path / CONFIG_FILE, *SETTINGS_CLASSES), *SETTINGS_CLASSES)
     dataset, score = load_dataset(path), read_score(path)
     metrics = path / METRICS
@@ -213,6 +220,8 @@ def terminal_curves(runs: Sequence[RunRecord]) -> str:
 
 def draw(figure: Any, runs: Sequence[RunRecord]) -> None:
     """The curves in one picture."""
+    from study.topic import COLORS
+
     axes = figure.subplots()
     for run, color in zip(runs, COLORS * len(runs)):
         axes.plot(*zip(*run.training), color=color, linewidth=1, label=f"{run.name}: {results(run)[3].strip()} nats")

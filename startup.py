@@ -32,6 +32,6 @@ if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a ba
 
 def run(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit with its code, or with a user's mistake in one line (``model.cli.run_script``)."""
-    from model.cli import run_script  # imports PyTorch
+    from model.cli import run_script  # not above, where Ctrl-C would still print a traceback
 
     run_script(main, script)

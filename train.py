@@ -18,34 +18,41 @@ from argparse import Namespace
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-
-import torch
+from typing import TYPE_CHECKING
 
 from model.cli import Parser, Settings, add_flags, format_flags, print_rows, read_flags, user_path
-from model.cli.machine import keep_freed_memory
-from model.text.dataset import load_dataset
-from model.training.choice import choose
-from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, Run, chosen_defaults, resolve
-from model.training.console import Console, announcement
-from model.training.distributed import Ranks, processes
-from model.training.run_directory import begin, run_directory
-from model.training.run_text import open_text, prepare_text
-from model.training.trainer import Trainer, initial_model
-from model.weights.checkpoint import MODEL_CONFIGS
+from model.training.config import CONFIG_FILE, SETTINGS_CLASSES, chosen_defaults
+
+# Everything that imports PyTorch is imported by the functions that use it, so that --help does not wait for it.
+if TYPE_CHECKING:
+    from model.training.distributed import Ranks
+    from model.training.run import Run
 
 CONFIG_DIR = Path(__file__).parent / "configs"
 COMMON = ("data", "minutes", "out_dir", "init_from", "tokenizer", "dim", "n_layers", "compile", "seed")  # shown first
+MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 
 
 def main() -> int:
     flags = parse_flags()
+
+    from model.cli.machine import available_cores, keep_freed_memory
+    from model.training.distributed import processes
+
     keep_freed_memory()  # reusing it in the next step is faster
-    with processes() as ranks:  # one, unless torchrun started more
+    with available_cores(), processes() as ranks:  # one, unless torchrun started more
         return train(flags, ranks)
 
 
-def train(flags: Namespace, ranks: Ranks) -> int:
+def train(flags: Namespace, ranks: "Ranks") -> int:
     """Train, or only show the plan; returns the exit status. Every process calls it."""
+    import torch
+
+    from model.training.console import Console, announcement
+    from model.training.run_directory import begin
+    from model.training.run_text import open_text
+    from model.training.trainer import Trainer, initial_model
+
     with ExitStack() as stack:
         # The first process prepares the run, and the others wait for it, for hours if need be. Then all do the same.
         run, speed = ranks.on_first_process(lambda: prepare(flags, ranks, stack))
@@ -72,8 +79,14 @@ def train(flags: Namespace, ranks: Ranks) -> int:
         return console.finish()  # prints the summary, or how to resume; returns the exit status
 
 
-def prepare(flags: Namespace, ranks: Ranks, stack: ExitStack) -> tuple[Run, float | None]:
+def prepare(flags: Namespace, ranks: "Ranks", stack: ExitStack) -> "tuple[Run, float | None]":
     """The run with all of its settings, and the tokens per second to expect if steps were timed."""
+    from model.text.dataset import load_dataset
+    from model.training.choice import choose
+    from model.training.run import resolve
+    from model.training.run_directory import run_directory
+    from model.training.run_text import prepare_text
+
     # The settings of the run: defaults < TOML file < flags. With --resume, those of the run instead of the defaults.
     run = resolve(flags.config, flags.settings, bool(flags.resume), ranks)
     run = stack.enter_context(run_directory(run))  # makes its directory if it is new, and locks it

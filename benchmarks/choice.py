@@ -32,8 +32,9 @@ from model.cli import Settings, instances
 from model.cli.machine import keep_freed_memory
 from model.decoding.scoring import Score, score_texts, windows
 from model.training.choice import LADDER, TRAINING_SHARE, choose, step_seconds
-from model.training.config import PEAK_LR, SETTINGS_CLASSES, SIZE, UNSET, Run, resolve_new
+from model.training.config import PEAK_LR, SETTINGS_CLASSES, SIZE, UNSET
 from model.training.distributed import Ranks
+from model.training.run import Run, resolve_new
 from model.training.run_text import Text, open_text, prepare_text
 from model.training.trainer import Trainer, initial_model
 

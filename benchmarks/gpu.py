@@ -41,9 +41,10 @@ from model.cli.machine import pick_device, pick_dtype
 from model.fast.step import for_decoding
 from model.text.dataset import Dataset
 from model.training.choice import choose_model, fitting_micro_batch, multiplications, step_seconds
-from model.training.config import SETTINGS_CLASSES, Run
+from model.training.config import SETTINGS_CLASSES
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
+from model.training.run import Run
 
 GPT = ModelArgs(dim=768, n_layers=12, n_heads=12, vocab_size=32000, max_seq_len=1024)  # 85 million in the layers
 TINY = ModelArgs(dim=64, n_layers=2, n_heads=2, vocab_size=256, max_seq_len=64)

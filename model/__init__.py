@@ -22,24 +22,29 @@ Shape letters, used in the comments at the ends of lines that change a shape:
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .cache import KVCache
 from .config import ModelArgs
-from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
-from .transformer import Transformer
 
 if TYPE_CHECKING:
+    from .cache import KVCache
     from .decoding.batches import generate
+    from .rope import apply_rotary_emb, precompute_freqs_cis, reshape_for_broadcast
     from .training.trainer import Trainer
+    from .transformer import Transformer
     from .weights import load_model, load_tokenizer, save_model
 
 __version__ = "0.1.0"
 
-# Imported at first use, because they need more than torch
+# Imported at first use: the network needs PyTorch, for which --help should not wait, and the others more than that
 LATER = {
+    "KVCache": ".cache",
     "Trainer": ".training.trainer",
+    "Transformer": ".transformer",
+    "apply_rotary_emb": ".rope",
     "generate": ".decoding.batches",
     "load_model": ".weights",
     "load_tokenizer": ".weights",
+    "precompute_freqs_cis": ".rope",
+    "reshape_for_broadcast": ".rope",
     "save_model": ".weights",
 }
 

@@ -2,31 +2,25 @@
 
 import startup
 
-import os
 import sys
 
-from .walk import overview
+from model.cli.settings import suggest_name
 
-
-def asks_for_list() -> bool:
-    return len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help")
+from .walk import TOPICS, overview
 
 
 def main() -> int:
-    if asks_for_list():
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(overview())
         return 0
-    from .topics import run_command
+    name, *arguments = sys.argv[1:]
+    if name not in TOPICS:
+        raise ValueError(f"unknown topic {name!r}{suggest_name(name, TOPICS)}")
 
-    return run_command(sys.argv[1], sys.argv[2:])
+    from .topics import run_command  # here, so that the overview does not wait for PyTorch
+
+    return run_command(TOPICS[name], arguments)
 
 
 if __name__ == "__main__":
-    if asks_for_list():
-        try:
-            main()
-            sys.stdout.flush()
-        except BrokenPipeError:  # the reader (`| head`) has closed the pipe, which is not an error
-            os._exit(0)
-    else:
-        startup.run(main, "study")
+    startup.run(main, "study")

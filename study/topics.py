@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, get_type_hints
 
 from model.cli import Parser, add_flags, explain_out_of_memory, read_flags
-from model.cli.settings import setting_fields, suggest_name
+from model.cli.machine import available_cores
+from model.cli.settings import setting_fields
 from model.config import check_settings
 
 from .topic import Report, check_plot, save_plot
@@ -40,7 +41,7 @@ def run(name: str, **options: Any) -> Report:
     """The report of a topic. Raises ValueError if an option is out of its range, or the memory is not enough."""
     topic = TOPICS[name]
     checked = vars(options_class(topic)(**options))
-    with explain_out_of_memory(f"give {name} a smaller model"):
+    with available_cores(), explain_out_of_memory(f"give {name} a smaller model"):
         return function_of(topic)(**checked)
 
 
@@ -58,18 +59,15 @@ def make_parser(topic: Topic) -> Parser:
     return parser
 
 
-def run_command(name: str, arguments: Sequence[str]) -> int:
+def run_command(topic: Topic, arguments: Sequence[str]) -> int:
     """Print the report of a topic, and draw its picture; returns the exit status."""
-    if name not in TOPICS:
-        raise ValueError(f"unknown topic {name!r}{suggest_name(name, TOPICS)}")
-    topic = TOPICS[name]
     flags = make_parser(topic).parse_args(arguments)
     plot = flags.plot
-    if plot is not None and name in WITHOUT_PICTURE:
-        raise ValueError(f"{name} has no picture: leave --plot out")
+    if plot is not None and topic.name in WITHOUT_PICTURE:
+        raise ValueError(f"{topic.name} has no picture: leave --plot out")
     if plot is not None:
         check_plot(plot, flags.zh)
-    report = run(name, **read_flags(flags, options_class(topic)))
+    report = run(topic.name, **read_flags(flags, options_class(topic)))
     if getattr(flags, "zh", False):
         report = report.in_chinese()
     print(report)

@@ -22,8 +22,9 @@ from model import ModelArgs, Transformer
 from model.cli import instances
 from model.cli.machine import pick_device
 from model.text.dataset import Dataset
-from model.training.config import SETTINGS_CLASSES, Run, TrainArgs
+from model.training.config import SETTINGS_CLASSES, TrainArgs
 from model.training.distributed import Ranks, processes
+from model.training.run import Run
 from model.training.trainer import Trainer
 
 ARGS = ModelArgs(dim=16, n_layers=2, n_heads=2, hidden_dim=24, vocab_size=11, max_seq_len=8)

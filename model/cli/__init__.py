@@ -5,6 +5,8 @@ parser.py     the command line parser: no abbreviations, suggestions for mistype
 script.py     start of a script, exit codes, one-line errors
 machine.py    device, dtype, threads and memory
 files.py      atomic writes, JSON files
+
+Only machine.py imports PyTorch, so that ``--help`` does not wait for it.
 """
 
 from .parser import Parser, user_path

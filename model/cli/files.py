@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+RUNS = Path("runs")  # where train.py writes its runs
 # What a file is, by its first bytes, and what to do with it: the end of a sentence that begins with its name.
 UTF_16 = "is UTF-16 text: convert it with `iconv -f UTF-16 -t UTF-8`"
 ZIP = (

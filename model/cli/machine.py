@@ -7,13 +7,12 @@ import re
 import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import torch
 
-DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]
 DTYPES_BY_NAME = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 MAIN_MEMORY = torch.device("cpu")
 BUILT_FOR_CPU = (
@@ -114,17 +113,22 @@ def keep_freed_memory() -> None:
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 
-def use_available_cores() -> None:
+@contextmanager
+def available_cores() -> Iterator[None]:
     """Give PyTorch no more threads than the quota of its container has cores (cgroup 2), which it does not ask for.
 
-    OMP_NUM_THREADS, if set, is respected.
+    OMP_NUM_THREADS, if set, is respected. At the end the number is restored, also if the ``with`` block has changed it,
+    because IPython's %run and runpy go on in the process.
     """
-    try:
+    before = torch.get_num_threads()
+    with suppress(OSError, ValueError):  # no cgroup, or no quota: "max 100000"
         quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
-    except (OSError, ValueError):  # no cgroup, or no quota: "max 100000"
-        return
-    if "OMP_NUM_THREADS" not in os.environ:
-        torch.set_num_threads(max(1, min(quota // period, torch.get_num_threads())))
+        if "OMP_NUM_THREADS" not in os.environ:
+            torch.set_num_threads(max(1, min(quota // period, before)))
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def choose_threads(device: torch.device, weights_per_step: int) -> None:

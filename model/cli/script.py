@@ -13,10 +13,6 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any, NoReturn, TextIO
 
-import torch
-
-from .machine import use_available_cores
-
 # They end a program: Ctrl-C, a request to end, a terminal that is closed, and the warning of a batch system before it
 # kills. Windows has only the first two.
 STOP_SIGNALS = [getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1") if hasattr(signal, name)]
@@ -111,7 +107,7 @@ def restored_process() -> Iterator[None]:
         handlers[signal.SIGINT] = signal.default_int_handler
     streams = {name: getattr(sys, name) for name in ("stdin", "stdout", "stderr")}
     errors = {stream: stream.errors for stream in streams.values() if isinstance(stream, io.TextIOWrapper)}
-    format_warning, threads = warnings.formatwarning, torch.get_num_threads()
+    format_warning = warnings.formatwarning
     try:
         yield
     finally:
@@ -120,7 +116,6 @@ def restored_process() -> Iterator[None]:
             if not stream.closed:
                 stream.reconfigure(errors=mode)
         warnings.formatwarning = format_warning
-        torch.set_num_threads(threads)
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
@@ -173,7 +168,6 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
 
 def exit_code(main: Callable[[], int | None], script: str) -> int | str:  # Python prints a text
     """Run ``main`` for ``run_script``."""
-    use_available_cores()
     open_streams()
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}
     warnings.formatwarning = lambda message, *_, **__: f"{script}: warning: {message}\n"

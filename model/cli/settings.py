@@ -12,7 +12,7 @@ from contextlib import suppress
 from enum import Enum
 from pathlib import Path
 from shlex import quote
-from typing import Any, Literal, TypeVar, get_args, get_origin
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 from ..config import TEXTS, Range, is_number, raise_problems, setting_fields, value_problems
 from .parser import Parser, nearest, user_path
@@ -29,6 +29,7 @@ class Flag(Enum):
 
 POSITIONAL, REPEATED = Flag.POSITIONAL, Flag.REPEATED
 Options = TypeVar("Options")
+DeviceName = Annotated[str, "auto, cpu, cuda, cuda:N or mps"]  # a setting of several programs
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "PATH", TEXTS: "TEXT"}
 
 

@@ -1,6 +1,7 @@
 """Everything around the decode loop of generation.py: prompts, sampling, streaming, chat, and scoring.
 
-options.py         what generate.py, chat.py and evaluate.py share: flags for the model, and opening it
+options.py         the flags that generate.py, chat.py and evaluate.py share: for the model, and for sampling
+opened_model.py    the model that they choose: opened first, and loaded later
 batches.py         prompts in batches: token ids (generate), or texts with stop strings and their end (continue_samples)
 endless.py         texts longer than the context
 prompts.py         the prompts of generate.py, from flags, files and stdin

@@ -21,7 +21,8 @@ from ..generation import decode
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .endless import EndlessCache, aligned_slots, is_shift_invariant
-from .sampling import Sampler, Sampling, read_tokens
+from .options import Sampling
+from .sampling import Sampler, read_tokens
 
 Prompts = Sequence[Sequence[int]]
 WORTH_COMPILING = 60.0  # seconds of decoding: twice those of compiling, which up to halves the others

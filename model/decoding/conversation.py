@@ -11,7 +11,8 @@ from ..transformer import Transformer
 from .batches import Prompt, Sample, Speed, push_tokens
 from .chat import Chat, Message, common_prefix_length, user_message
 from .endless import SINKS, EndlessCache
-from .sampling import Sampler, Sampling, read_tokens
+from .options import Sampling
+from .sampling import Sampler, read_tokens
 
 
 @dataclass(eq=False)

@@ -1,4 +1,7 @@
-"""What generate.py, chat.py and evaluate.py share: the flags that choose a model and end a text, and opening it."""
+"""What generate.py, chat.py and evaluate.py share: the flags that choose a model, end a text, and sample tokens.
+
+This file does not import PyTorch, so that ``--help`` does not wait for it.
+"""
 
 import json
 import re
@@ -7,19 +10,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import torch
-
-from ..cli import POSITIONAL, REPEATED, Settings, print_note, quantity
+from ..cli import POSITIONAL, REPEATED, Settings, print_note
 from ..cli.files import read_json
-from ..cli.machine import DeviceName, choose_threads, pick_device, pick_dtype
-from ..config import check_settings, setting_fields
-from ..fast.step import for_decoding
-from ..text.tokenizer import Tokenizer
-from ..transformer import Transformer
-from ..weights import Checkpoint, find_network, open_checkpoint
-from ..weights.checkpoint import newest_run
-from .batches import gpu_slots
-from .sampling import Sampling
+from ..cli.settings import DeviceName
+from ..config import Range, check_settings, setting_fields
 
 # Settings of generation_config.json that Sampling does not have
 NOT_FOLLOWED = (
@@ -96,50 +90,29 @@ class DecodingOptions(ModelOptions):
 
 
 @dataclass(frozen=True)
-class OpenedModel:
-    """A model whose weights have not been read, so that mistakes are found first."""
+class Sampling:
+    """Settings for choosing the next token; a model's generation_config.json may have other defaults.
 
-    checkpoint: Checkpoint
-    tokenizer: Tokenizer
-    options: ModelOptions
-    device: torch.device
-    dtype: torch.dtype  # of weights and cache
+    Raises ValueError that lists every problem at once, each with its value and the fix.
+    """
 
-    def load(self, **memory: Any) -> Transformer:
-        """Read the weights. ``memory`` are the arguments of ``Checkpoint.model`` about the memory beside them."""
-        int8 = self.options.dtype == "int8"
-        if int8 and self.device.type == "cuda":
-            print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")
-        variant = find_network(self.options.network) if self.options.network else None
-        return self.checkpoint.model(self.device, self.dtype, variant, int8=int8, **memory)
+    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities", Range(0)] = (
+        0.8
+    )
+    top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off", Range(0)] = None
+    top_p: Annotated[
+        float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
+    ] = None
+    min_p: Annotated[
+        float | None, "draw among tokens that have at least this share of the likeliest one's probability", Range(0, 1)
+    ] = None
+    repetition_penalty: Annotated[
+        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1_000_000)
+    ] = 1.0
+    seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
 
-    def load_for_decoding(self, compile: bool, rows: int, length: int, advice: str) -> Transformer:
-        """Read the weights, and choose PyTorch's threads for ``rows`` texts of ``length`` tokens at a time.
-
-        Raises ValueError with ``advice`` if there is too little memory for the weights, the cache, and the logits.
-        """
-        args = self.checkpoint.args
-        slots = length if self.device.type == "cpu" else gpu_slots(length, args)
-        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * slots * self.dtype.itemsize
-        model = self.load(
-            beside=rows * (cache + args.vocab_size * torch.float32.itemsize),
-            purpose=f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}",
-            advice=advice,
-        )
-        choose_threads(self.device, rows * sum(weight.numel() for weight in model.state_dict().values()))
-        return for_decoding(model, compile)
-
-
-def open_model(options: ModelOptions) -> OpenedModel:
-    """Without ``model`` it is the newest run, which is named on stderr."""
-    device = pick_device(options.device)
-    path = options.model
-    if path is None:
-        path = newest_run()
-        print_note(f"the model is {path}, the newest run")
-    checkpoint = open_checkpoint(path)
-    dtype = pick_dtype(options.dtype, device, checkpoint.dtype)
-    return OpenedModel(checkpoint, checkpoint.tokenizer(options.tokenizer), options, device, dtype)
+    def __post_init__(self) -> None:
+        check_settings(self)
 
 
 def read_sampling(given: Settings, directory: Path) -> Sampling:

@@ -10,7 +10,7 @@ from ..text.dataset import start_text
 from ..text.readers import ROWS, File, json_rows, rows
 from .batches import Prompt
 from .chat import Chat, user_message
-from .options import OpenedModel
+from .opened_model import OpenedModel
 
 Row = tuple[str, dict[str, Any]]  # a prompt, and the other fields of its row
 

@@ -1,4 +1,4 @@
-"""Sampling: settings, filters from logits (B, V) to logits, and the draw of a token.
+"""Sampling: filters from logits (B, V) to logits, and the draw of a token. ``options.py`` has its settings.
 
 A token that a filter excludes gets the logit -inf. Every filter keeps at least the likeliest token, so filters can be
 combined in any order; ``apply_filters`` uses the customary order. Tokens that tie are kept or excluded together.
@@ -8,41 +8,13 @@ import math
 import random
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Annotated
 
 import torch
 from torch import Tensor
 
-from ..config import Range, check_settings
+from .options import Sampling
 
 EXCLUDED = float("-inf")
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """Settings for choosing the next token; a model's generation_config.json may have other defaults.
-
-    Raises ValueError that lists every problem at once, each with its value and the fix.
-    """
-
-    temperature: Annotated[float, "0 always takes the likeliest token, 1 keeps the model's probabilities", Range(0)] = (
-        0.8
-    )
-    top_k: Annotated[int | None, "draw among the K likeliest tokens; 0 is off", Range(0)] = None
-    top_p: Annotated[
-        float | None, "draw among the likeliest tokens that together have this probability", Range(1e-9, 1)
-    ] = None
-    min_p: Annotated[
-        float | None, "draw among tokens that have at least this share of the likeliest one's probability", Range(0, 1)
-    ] = None
-    repetition_penalty: Annotated[
-        float, "above 1 lowers the probability of tokens that are already in the text; 1 is off", Range(1e-6, 1_000_000)
-    ] = 1.0
-    seed: Annotated[int | None, "the same seed gives the same text (default: a new one each time)", Range(0)] = None
-
-    def __post_init__(self) -> None:
-        check_settings(self)
 
 
 def penalize(logits: Tensor, seen: Tensor, penalty: float) -> Tensor:

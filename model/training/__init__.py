@@ -2,7 +2,8 @@
 
 The files, roughly in the order in which a run uses them:
 
-config.py          every setting of a run, and where its value comes from: defaults, file and flags, or the resumed run
+config.py          every setting of a run: its help, range and default
+run.py             where the values come from: defaults, file and flags, or the resumed run
 run_text.py        the text of a run as tokens, prepared or found again from the run directory
 conversations.py   conversations as tokens, with what the loss counts
 choice.py          time models of several sizes on this machine, and choose what the user left open

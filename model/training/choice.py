@@ -22,9 +22,10 @@ from torch.utils._triton import has_triton
 from ..cli import print_note
 from ..config import ModelArgs
 from ..text.dataset import Conversations, Dataset
-from .config import SIZE, UNSET, Run, TrainArgs
+from .config import SIZE, UNSET, TrainArgs
 from .distributed import Machine
 from .estimate import check_training_memory, count_parameters
+from .run import Run
 from .trainer import VALIDATION_SHARE, Trainer
 
 # The layers of each have up to about twice the parameters of those of the one before. Small models have few layers,

@@ -22,11 +22,12 @@ from ..decoding.batches import generate
 from ..fast.step import for_decoding
 from ..text.dataset import Dataset
 from .choice import TRAINING_SHARE
-from .config import Run, TrainArgs
+from .config import TrainArgs
 from .distributed import Machine
 from .estimate import count_parameters, training_memory
 from .metrics import METRICS, LastScore, Smoothed, read_metrics
 from .optimizer import lr_fraction
+from .run import Run
 from .run_text import Text
 from .trainer import Trainer
 

@@ -25,10 +25,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 
-from ..cli.machine import pick_device
+from ..cli.machine import pick_device, pick_dtype
 from ..fast.loss import NextTokenLoss
 from ..transformer import Transformer
 from ..weights.variants import make_network
+from .config import TrainArgs
 
 T = TypeVar("T")
 
@@ -100,6 +101,12 @@ def local_device(name: str, ranks: Ranks) -> torch.device:
     if device.type == "cuda" and device.index is None and ranks.world_size > 1:
         return pick_device(f"cuda:{ranks.local_rank}")
     return device
+
+
+def product_dtype(train: TrainArgs, device: torch.device) -> torch.dtype:
+    """The dtype of matrix products on ``device``; with ``fsdp`` never float16."""
+    dtype = pick_dtype(train.dtype, device)
+    return torch.float32 if train.fsdp and dtype == torch.float16 else dtype
 
 
 @contextmanager

@@ -27,9 +27,10 @@ from ..cli.settings import from_table
 from ..config import Range
 from ..transformer import Transformer
 from ..weights.tensors import WEIGHTS, load_tensors, read_metadata, save_tensors
-from .config import CONFIG_FILE, Run, cannot_resume
+from .config import CONFIG_FILE
 from .distributed import Ranks, gather_tensors, scatter_tensors
 from .optimizer import create_state
+from .run import Run, cannot_resume
 
 STATE = "training_state.safetensors"
 LOCK = ".lock"

@@ -18,8 +18,8 @@ from ..text.tokenizer import Tokenizer, warn_of_lost_text
 from ..text.train_tokenizer import TOKENIZER_KINDS, train_tokenizer
 from ..weights import load_tokenizer, save_tokenizer
 from ..weights.tokenizers import TEMPLATE, tokenizer_files
-from .config import Run
 from .conversations import conversation_texts, example_question, tokenize_conversations
+from .run import Run
 
 SAMPLED_TOKENS, SAMPLED_BLOCKS = 5_000_000, 100  # of a long text, to count tokens in
 

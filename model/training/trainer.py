@@ -33,12 +33,13 @@ from ..transformer import FeedForward, Transformer
 from ..weights import load_model, open_checkpoint
 from ..weights.checkpoint import check_savable, save_model
 from ..weights.variants import make_network
-from .config import Run, TrainArgs
+from .config import TrainArgs
 from .distributed import (
     Machine,
     Ranks,
     local_device,
     parallelize,
+    product_dtype,
     scatter_tensors,
     set_gradient_sync,
     unsharded,
@@ -46,6 +47,7 @@ from .distributed import (
 )
 from .metrics import METRICS, SCORE, LastScore, append_metrics, truncate_metrics
 from .optimizer import build_optimizers, lr_fraction, set_learning_rate
+from .run import Run
 from .run_directory import Progress, load_state, read_progress, save_state
 
 # The tokens of a validation, for each token of training before it. A token takes a third of the time of its training,
@@ -93,7 +95,7 @@ class Trainer:
         self.fraction_done = args.fraction_done(self.progress.step, self.progress.wall_seconds)
         self.sharded = args.fsdp and self.ranks.world_size > 1
         self.device = local_device(args.device, self.ranks) if self.sharded else model.tok_embeddings.weight.device
-        self.dtype = args.product_dtype(self.device)
+        self.dtype = product_dtype(args, self.device)
         autocasts = self.dtype != torch.float32 and not self.sharded  # FSDP converts the weights itself
         self.autocast = torch.autocast(self.device.type, self.dtype, enabled=autocasts)
         self.scaler = torch.amp.GradScaler(self.device.type, enabled=self.dtype == torch.float16)

@@ -14,7 +14,7 @@ from typing import Literal, cast
 
 import torch
 
-from ..cli.files import kind_of_file, write_json
+from ..cli.files import RUNS, kind_of_file, write_json
 from ..cli.machine import check_memory
 from ..config import ModelArgs
 from ..fast.int8 import check_device, put_matrix, quantize
@@ -22,7 +22,7 @@ from ..fast.kernels import accelerate
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 from .hf_config import config_from, read_config
-from .hub import RUNS, hub_advice, local_directory
+from .hub import hub_advice, local_directory
 from .layout import check_shapes, hugging_face_name, is_rotated, shapes_of, tensor_shapes, to_halves, to_pairs
 from .tensors import (
     WEIGHT_DTYPES,
@@ -37,7 +37,6 @@ from .tensors import (
 from .tokenizers import load_tokenizer, read_ids
 from .variants import make_network, name_of
 
-MODEL_CONFIGS = ("config.json", "params.json")  # of Hugging Face and Meta; a directory with one of them is a model
 PICKLED_WEIGHTS = "pytorch_model.bin"
 ADAPTER = "adapter_config.json"  # of peft and of MLX
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"

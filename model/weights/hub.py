@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from shlex import quote
 
+from ..cli.files import RUNS
 from .hf_config import read_config
 from .tensors import WEIGHTS, indexed_names, weight_files
 
-RUNS = Path("runs")  # where train.py writes its runs
 INDEX = f"{WEIGHTS}.index.json"
 # All that is read beside the weights. No code is downloaded.
 SMALL_FILES = (

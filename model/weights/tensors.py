@@ -1,6 +1,8 @@
 """Weight files, memory-mapped: safetensors, read and written, and PyTorch's pickles, read without running code."""
 
 import errno
+import os
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -135,7 +137,9 @@ def save_tensors(path: Path, tensors: Mapping[str, Tensor], metadata: dict[str, 
         try:
             save_file(contiguous, temporary, metadata)
         except SafetensorError as error:  # the library raises this if the disk is full
-            raise OSError(errno.EIO, str(error), str(path)) from None
+            number = re.search(r"os error (\d+)", str(error))
+            code = int(number[1]) if number else errno.EIO
+            raise OSError(code, os.strerror(code), str(path)) from None
         temporary.chmod(mode)
 
     write_atomically(path, write)

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from script_helpers import ROOT
-from torch import get_num_threads
 
 from model.cli import print_note, run_script, user_path
 from model.cli.script import STOP_SIGNALS
@@ -44,7 +43,7 @@ def test_the_exit_code_is_the_result_of_main(capsys):
 
 def process_state() -> list[object]:
     signals = [signal.getsignal(number) for number in STOP_SIGNALS]
-    return [*signals, sys.stdin, sys.stdout, sys.stderr, sys.stdout.errors, warnings.formatwarning, get_num_threads()]
+    return [*signals, sys.stdin, sys.stdout, sys.stderr, sys.stdout.errors, warnings.formatwarning]
 
 
 ENDS = (None, SystemExit(3), KeyboardInterrupt(), ValueError("mistake"), OSError("disk"), KeyError("bug"))
@@ -57,8 +56,7 @@ def test_a_program_that_ends_inside_another_one_leaves_the_process_as_it_was(mon
     monkeypatch.setattr(sys, "__stderr__", sys.stderr)  # so that it is replaced, as at the start of a process
 
     def main() -> None:
-        assert sys.stderr is not before[-4]
-        torch.set_num_threads(get_num_threads() + 1)
+        assert sys.stderr is not before[-3]
         if error:
             raise error
 

@@ -171,16 +171,18 @@ def test_memory_that_pytorch_keeps_for_itself_is_free(monkeypatch):
 @pytest.mark.parametrize(
     ("quota", "cores"), [("200000 100000", 2), ("50000 100000", 1), ("6400000 100000", 8), ("max 100000", None)]
 )
-def test_the_quota_of_a_container_limits_the_threads(monkeypatch, quota, cores):
+def test_the_quota_of_a_container_limits_the_threads_of_a_program(monkeypatch, quota, cores):
     monkeypatch.setattr(Path, "read_text", lambda path, **_: {"/sys/fs/cgroup/cpu.max": quota}[path.as_posix()])
     threads = []
     monkeypatch.setattr(torch, "get_num_threads", lambda: 8)
     monkeypatch.setattr(torch, "set_num_threads", threads.append)
-    machine.use_available_cores()
-    assert threads == [], "OMP_NUM_THREADS is set"
+    with machine.available_cores():
+        assert threads == [], "OMP_NUM_THREADS is set"
     monkeypatch.delenv("OMP_NUM_THREADS")
-    machine.use_available_cores()
-    assert threads == ([cores] if cores else [])
+    threads.clear()
+    with machine.available_cores():
+        assert threads == ([cores] if cores else [])
+    assert threads[-1] == 8, "as with IPython's %run, which goes on in the process"
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")

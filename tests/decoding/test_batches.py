@@ -11,7 +11,7 @@ from letters import EOS, LETTERS
 from model import ModelArgs, Transformer, generate
 from model.decoding import batches as module
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
-from model.decoding.sampling import Sampling
+from model.decoding.options import Sampling
 from model.fast.step import for_decoding
 
 

@@ -15,7 +15,7 @@ from chat import converse
 from model import generate
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
-from model.decoding.sampling import Sampling
+from model.decoding.options import Sampling
 from model.fast.step import for_decoding
 
 

@@ -3,7 +3,8 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from model.decoding.options import ModelOptions, OpenedModel
+from model.decoding.opened_model import OpenedModel
+from model.decoding.options import ModelOptions
 
 
 @pytest.mark.parametrize(("dtype", "device", "notes"), [("int8", "cuda", 1), ("int8", "cpu", 0), ("auto", "cuda", 0)])

@@ -10,7 +10,8 @@ import torch
 from cards import OnCard
 from operators import count_operators
 
-from model.decoding.sampling import Sampler, Sampling, apply_filters, apply_temperature, penalize, random_streams
+from model.decoding.options import Sampling
+from model.decoding.sampling import Sampler, apply_filters, apply_temperature, penalize, random_streams
 
 V = 50
 

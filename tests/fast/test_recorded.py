@@ -22,7 +22,8 @@ from model import KVCache, Transformer, generate
 from model.decoding.batches import Prompt, Sample, Speed, continue_samples
 from model.decoding.conversation import Conversation
 from model.decoding.endless import EndlessCache
-from model.decoding.sampling import Sampler, Sampling
+from model.decoding.options import Sampling
+from model.decoding.sampling import Sampler
 from model.fast import recorded
 from model.fast.kernels import accelerate
 from model.fast.step import compile_seconds, for_decoding

@@ -18,7 +18,8 @@ from model import KVCache, ModelArgs, Transformer, generate
 from model.cli import Parser, add_flags, instances, read_flags, read_toml, toml_text
 from model.cli.settings import setting_fields
 from model.decoding.batches import Prompt, Sample
-from model.decoding.sampling import Sampling, draw
+from model.decoding.options import Sampling
+from model.decoding.sampling import draw
 from model.rope import apply_rotary_emb, precompute_freqs_cis
 from model.text.tokenizer import split_text
 from model.text.train_tokenizer import train_tokenizer

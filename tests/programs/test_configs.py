@@ -7,10 +7,10 @@ import torch
 
 from model import Transformer
 from model.fast.loss import NextTokenLoss
-from model.training.config import Run, resolve
 from model.training.distributed import Ranks
 from model.training.estimate import count_parameters
 from model.training.optimizer import build_optimizers
+from model.training.run import Run, resolve
 from train import sort_arguments
 
 ROOT = Path(__file__).parents[2]

@@ -25,7 +25,7 @@ from model.decoding import sampling
 from model.decoding.batches import Speed, cache_for
 from model.decoding.conversation import Conversation
 from model.decoding.endless import EndlessCache
-from model.decoding.sampling import Sampling
+from model.decoding.options import Sampling
 from model.decoding.scoring import Score, score_texts, windows
 from model.fast.step import for_decoding
 from model.training import trainer as trainer_module

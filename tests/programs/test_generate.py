@@ -23,7 +23,8 @@ import generate as script
 from model import KVCache, Transformer, generate
 from model.cli import machine
 from model.decoding.batches import Prompt, Sample
-from model.decoding.options import DecodingOptions, ModelOptions, open_model
+from model.decoding.opened_model import open_model
+from model.decoding.options import DecodingOptions, ModelOptions
 from model.decoding.prompts import read_prompts
 from model.weights import load_model, load_tokenizer
 
@@ -308,7 +309,7 @@ def test_on_a_gpu_memory_is_asked_for_the_slots_that_are_allocated(start, fox_di
         sys.exit()
 
     monkeypatch.setattr("model.weights.checkpoint.check_memory", refuse)
-    monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
+    monkeypatch.setattr("model.decoding.opened_model.pick_device", torch.device)
     monkeypatch.setattr("model.decoding.batches.GPU_SLOTS", 16)
     monkeypatch.setattr("model.decoding.endless.FIRST_SLOTS", 16)
     flags = ["--device", "meta", "--max_new_tokens"]
@@ -326,7 +327,7 @@ def test_on_a_gpu_memory_is_asked_for_the_slots_that_are_allocated(start, fox_di
 def test_a_model_that_is_larger_than_the_memory_is_refused_on_every_device_before_it_is_read(run, monkeypatch):
     asked = []
     monkeypatch.setattr(machine, "free_memory", lambda device: asked.append(str(device)) or 100_000)
-    monkeypatch.setattr("model.decoding.options.pick_device", torch.device)
+    monkeypatch.setattr("model.decoding.opened_model.pick_device", torch.device)
     monkeypatch.setattr(Transformer, "__init__", None)
     for device in ("cpu", "meta"):
         code, _, err = run("--device", device)

@@ -112,7 +112,7 @@ def interrupted(*_, **__):
 def test_a_run_is_resumed_from_its_directory_wherever_that_and_its_text_are(start, run, trained, monkeypatch, spec):
     Path("story.txt").write_text(TEXT, encoding="utf-8")
     with monkeypatch.context() as patch:
-        patch.setattr(train, "Trainer", interrupted)  # before its first step
+        patch.setattr("model.training.trainer.Trainer", interrupted)  # before its first step
         assert start(train, "small.toml", "--data", spec, "--out_dir", "out", stdin=TEXT.encode()).code == 130
     Path("story.txt").unlink()
     Path("out").rename("moved")

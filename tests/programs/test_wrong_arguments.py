@@ -17,7 +17,7 @@ from model import ModelArgs, Transformer
 from model.cli import machine
 from model.cli.parser import OTHER_NAMES
 from model.config import setting_fields
-from model.decoding.sampling import Sampling
+from model.decoding.options import Sampling
 from model.text.train_tokenizer import train_tokenizer
 from model.training.config import SETTINGS_CLASSES
 from model.weights import load_tokenizer, save_model, save_tokenizer
@@ -160,7 +160,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(folder, tmp_path, monkeypa
     assert sorted(Path().rglob("*")) == before
 
 
-LOAD = "model.decoding.options.OpenedModel.load"
+LOAD = "model.decoding.opened_model.OpenedModel.load"
 
 
 @pytest.mark.parametrize(
@@ -169,10 +169,10 @@ LOAD = "model.decoding.options.OpenedModel.load"
         ("train.py small.toml text.txt", "model.fast.loss.NextTokenLoss.forward", "lower --micro_batch_size, or"),
         (
             "generate.py run --prompt a",
-            "model.decoding.options.OpenedModel.load",
+            "model.decoding.opened_model.OpenedModel.load",
             "give a smaller model, or lower --max_new_tokens",
         ),
-        ("evaluate.py run --data text.txt", "model.decoding.options.OpenedModel.load", "give a smaller model"),
+        ("evaluate.py run --data text.txt", "model.decoding.opened_model.OpenedModel.load", "give a smaller model"),
     ],
 )
 def test_too_little_memory_names_the_device_and_what_helps(

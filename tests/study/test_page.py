@@ -14,7 +14,8 @@ import torch
 from text_helpers import trained_by_sentencepiece
 
 from model import Transformer, attention
-from model.decoding.sampling import Sampling, apply_filters
+from model.decoding.options import Sampling
+from model.decoding.sampling import apply_filters
 from model.rope_scaling import RopeScaling
 from model.text.hf_tokenizer import HFTokenizer, hugging_face_files
 from model.text.tokenizer import SentencePieceTokenizer, Tokenizer

@@ -26,9 +26,10 @@ from model.training.choice import (
     choose_model,
     plan,
 )
-from model.training.config import CHOSEN, SIZE, Run, TrainArgs
+from model.training.config import CHOSEN, SIZE, TrainArgs
 from model.training.distributed import Machine
 from model.training.estimate import count_parameters, training_memory
+from model.training.run import Run
 
 CPU = Machine(torch.device("cpu"), memory=10**12)
 CARD = dataclasses.replace(CPU, device=torch.device("cuda"))

@@ -10,8 +10,9 @@ import torch
 from model import ModelArgs, Transformer
 from model.cli import toml_text
 from model.config import Range, setting_fields
-from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, Run, TrainArgs, resolve
-from model.training.distributed import Machine, Ranks
+from model.training.config import CONFIG_FILE, DEFAULT_STEPS, DataArgs, TrainArgs
+from model.training.distributed import Machine, Ranks, product_dtype
+from model.training.run import Run, resolve
 from model.weights import save_model
 
 RANGES = [
@@ -77,8 +78,8 @@ def test_a_micro_batch_on_an_apple_gpu_has_at_most_32768_tokens():
 @pytest.mark.parametrize(("capability", "dtype"), [((7, 5), torch.float16), ((8, 0), torch.bfloat16)])
 def test_fsdp_never_takes_float16(monkeypatch, capability, dtype):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert TrainArgs().product_dtype(torch.device("cuda")) == dtype
-    sharded = TrainArgs(fsdp=True).product_dtype(torch.device("cuda"))
+    assert product_dtype(TrainArgs(), torch.device("cuda")) == dtype
+    sharded = product_dtype(TrainArgs(fsdp=True), torch.device("cuda"))
     assert sharded == (torch.float32 if dtype == torch.float16 else dtype)
     with pytest.raises(ValueError, match=r"dtype is float16, .* fsdp .*: give float32 or bfloat16, or leave fsdp out"):
         TrainArgs(fsdp=True, dtype="float16")

@@ -22,8 +22,9 @@ from model.decoding.batches import generate
 from model.decoding.chat import DEFAULT_TEMPLATE, Chat, user_message
 from model.decoding.examples import examples, read_examples
 from model.text.dataset import UNCOUNTED, load_dataset
-from model.training.config import SETTINGS_CLASSES, Run
+from model.training.config import SETTINGS_CLASSES
 from model.training.distributed import Ranks
+from model.training.run import Run
 from model.training.run_directory import begin
 from model.training.run_text import open_text, prepare_text
 from model.training.trainer import Trainer
