@@ -29,6 +29,10 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # A process forked while tqdm's monitor thread holds tqdm's lock would hang.
 tqdm.monitor_interval = 0
 
+# The first backward pass starts threads for each device, and torch.compile pretends that there is a GPU. A process with
+# these threads cannot be forked, so the first one comes before.
+torch.zeros(1, requires_grad=True).sum().backward()
+
 # All sizes differ, so that a transposed or broadcast axis cannot fit by accident.
 SMALL = {
     "dim": 48,
