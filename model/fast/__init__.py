@@ -1,7 +1,7 @@
 """The results of the network, computed faster or in less memory. Skip this folder on first reading.
 
-The network does not know these files. They are put into a copy of it from outside, by ``accelerate``, ``quantize``,
-``NextTokenLoss`` and ``with_fast_step``.
+The network does not know these files. ``accelerate``, ``put_matrix``, ``NextTokenLoss`` and ``for_decoding`` put them
+into it, or into a copy of it, from outside.
 
 kernels.py    matrix products, attention and norms
 merged.py     on a GPU: matrices that multiply the same vectors, as one product

@@ -108,7 +108,7 @@ def compile_or_load(step: TracedStep, kind: BatchKind) -> tuple[Code, float]:
         # On a line of its own, because the prompt and a first token may be printed already.
         print_note("\n(compiling the network: half a minute or more, once; later launches load it)")
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's own, of one of its parts about another
+            warnings.simplefilter("ignore", FutureWarning)  # from one part of PyTorch about another
             program = export(step, kind)
             write_atomically(path, lambda temporary: build(program, temporary))
         remove_unused_files(path.parent)

@@ -25,7 +25,7 @@ Function = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
 
 
 class DirectStep:
-    """The step of a network that ``reason_against`` has nothing against. It is prepared at the first token."""
+    """The step of a network for which ``reason_against`` finds no reason. It is prepared at the first token."""
 
     def __init__(self, network: Transformer) -> None:
         self.network = network
@@ -41,15 +41,15 @@ class DirectStep:
 
     def begin_text(self) -> None:
         """Look for changes of weights that PyTorch does not count, as by ``weight.data.mul_(2)``."""
-        for product in self.packed:
-            product.check()
+        for packed in self.packed:
+            packed.check()
 
 
 def packs_weights(network: Transformer) -> bool:
-    """Whether matrices are copied for ``Packed``: if as much memory as the copies take stays free beside them.
+    """Whether matrices are copied for ``Packed``: if the copies take at most half of the free memory.
 
-    The free memory is for other programs, and for a cache that grows. Without copies the logits are the same, so there
-    is no error if memory is short.
+    The other half is for other programs, and for a cache that grows. Without copies the logits are the same, so it is
+    no error if memory is short.
     """
     size = sum(weight.nbytes for weight in network.parameters() if weight.ndim == 2 and weight.dtype == torch.bfloat16)
     free = machine.free_memory(machine.MAIN_MEMORY)
@@ -57,7 +57,7 @@ def packs_weights(network: Transformer) -> bool:
 
 
 def has_packed_product() -> bool:
-    """Whether this processor gains by ``Packed``: an x86 processor that multiplies bfloat16, but without AMX."""
+    """Whether this processor gains from ``Packed``: an x86 processor that multiplies bfloat16, but without AMX."""
     cpu = machine.CPU
     gains = cpu.avx2 and cpu.bfloat16 and not cpu.amx
     return gains and torch.backends.mkldnn.is_available() and torch.ops.mkldnn._is_mkldnn_bf16_supported()
@@ -66,18 +66,18 @@ def has_packed_product() -> bool:
 def with_functions(module: Any, packed: "list[Packed] | None") -> Any:
     """A copy of a module of this library that finds functions where it had modules.
 
-    Products that may copy their weights are added to ``packed``; with None there are none.
+    Each ``Packed`` product is added to ``packed``; if that is None, no product copies its weight.
     """
     new = copy.copy(module)
     for name, child in module._modules.items():
         vars(new)[name] = function_of(child, packed)  # attributes are looked up there first
     if vars(new).get("attend") is kernels.attend:
-        new.attend = kernels.one_query  # which it takes for one query on a CPU
+        new.attend = kernels.one_query  # what ``kernels.attend`` calls for one query on a CPU
     return new
 
 
 def function_of(module: nn.Module, packed: "list[Packed] | None") -> Any:
-    """What a module computes for one token of each row."""
+    """The function that a module computes for one token of each row."""
     if isinstance(module, nn.ModuleList):
         return [function_of(child, packed) for child in module]
     if type(module) is kernels.FastRMSNorm:
@@ -92,7 +92,7 @@ def function_of(module: nn.Module, packed: "list[Packed] | None") -> Any:
 
 
 class Norm:
-    """``RMSNorm`` in fewer operators, to the last bit: in 16 bits it is rounded before the multiplication, too."""
+    """``RMSNorm`` in fewer operators, to the last bit: 16-bit numbers are also rounded before they are multiplied."""
 
     def __init__(self, norm: RMSNorm) -> None:
         self.norm, self.weight, self.eps = norm, norm.weight.detach(), norm.eps
@@ -109,7 +109,7 @@ class Norm:
 def product(weight: Tensor, bias: Tensor | None, packed: "list[Packed] | None") -> Function:
     """``kernels.linear`` with the weight in the form that one row reads fastest."""
     weight = weight.detach()
-    chosen = kernels.choose_linear(weight.new_empty(1, 1, 0))
+    chosen = kernels.choose_linear(weight.new_empty(1, 1, 0))  # for one row of this dtype
     function: Function
     if chosen is kernels.linear_in_slices:
         function = Sliced(weight)
@@ -144,11 +144,11 @@ def packed_linear(x: Tensor, packed: Tensor) -> Tensor:
     return torch.ops.mkldnn._linear_pointwise(x, packed, None, "none", [], "")
 
 
-TOKENS_BEFORE_COPY = 8  # about so many tokens save the time that the copy takes
+TOKENS_BEFORE_COPY = 8  # the copy takes about the time that it saves in so many tokens
 
 
 class Packed:
-    """``F.linear`` in bfloat16 with a copy of the weight, which reads it at up to twice the speed.
+    """``F.linear`` in bfloat16 with a copy of the weight that is read at up to twice the speed.
 
     The copy is made after TOKENS_BEFORE_COPY tokens, so that short texts do not wait for it, and made again after the
     weight has changed.
@@ -166,7 +166,7 @@ class Packed:
         return weight.is_contiguous() and weight.shape[1] % 4 == weight.storage_offset() % 4 == 0
 
     def __call__(self, x: Tensor) -> Tensor:
-        copied = self.copied  # which another thread may drop
+        copied = self.copied  # a name of its own, because another thread may drop the copy
         if copied is not None and self.weight._version == self.version:
             return packed_linear(x, copied)
         if copied is not None:
@@ -178,11 +178,11 @@ class Packed:
         return kernels.linear(x, self.weight)
 
     def check(self) -> None:
-        """Drop the copy if the weight has changed. This takes the time of a token, and another copy that of ten."""
+        """Drop the copy if the weight has changed. For all weights, checks take as long as a token, copies as ten."""
         if self.copied is not None and not all(map(torch.equal, self.sums(), self.copied_sums)):
             self.copied, self.tokens = None, 0
 
     def sums(self) -> tuple[Tensor, Tensor]:
-        """Of the columns and of the rows, as integers, which show any change."""
+        """The sums of the columns and of the rows, with bits read as integers: practically any change alters one."""
         bits = self.weight.view(torch.int64)  # (out, in / 4)
         return bits.sum(0), bits.sum(1)

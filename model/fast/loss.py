@@ -68,7 +68,7 @@ class NextTokenLoss(nn.Module):
         network = self.network
         output = network.tok_embeddings if network.args.tie_embeddings else network.output
         h = self.body(tokens).flatten(0, 1)  # (B * T, dim)
-        # Under no_grad a parameter still requires gradients, so its own would be computed, and thrown away
+        # Under no_grad a parameter still requires gradients, so its gradient would be computed, and thrown away
         weight = output.weight if torch.is_grad_enabled() else output.weight.detach()
         return _ChunkedLoss.apply(h, weight, targets.flatten(), self.dtype)  # type: ignore
 

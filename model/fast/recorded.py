@@ -48,7 +48,7 @@ class SlotCache(LayerCache):
 class RecordedStep:
     """The step of a network, with a recording for each cache, which lives as long as the cache.
 
-    With ``compile``, torch.compile first makes fewer kernels of it, once for each number of rows and of slots.
+    With ``compile``, torch.compile first turns it into fewer kernels, once for each number of rows and of slots.
     """
 
     def __init__(self, network: Transformer, compile: bool = False) -> None:
@@ -129,7 +129,7 @@ def capture(step: Callable[[], Tensor], device: torch.device) -> tuple[Callable[
     """A function that repeats the kernels of ``step`` on this GPU, and the tensor with their result.
 
     The step runs once before, because a kernel cannot be recorded while it is being loaded. It runs on the stream that
-    is recorded: without one, PyTorch takes a stream of the card on which it made its first recording.
+    is recorded. If none is given, PyTorch takes a stream of the card on which it made its first recording.
 
     Matrix products need some memory to work in. PyTorch keeps it for each stream, and frees it with any recording of
     that stream, though others still use it (pytorch issue 193402). So it is cleared before a recording, which then

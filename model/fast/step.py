@@ -22,7 +22,7 @@ from .recorded import RecordedStep
 
 FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
 RECORDING_DEVICES = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
-OWN = (__package__.partition(".")[0], "torch")  # the packages of modules that can be recorded and compiled
+OWN = (__package__.partition(".")[0], "torch")  # the packages whose modules a fast step can have
 
 
 def for_decoding(model: Transformer, compile: bool = False, *, record: bool = True) -> Transformer:
@@ -30,9 +30,9 @@ def for_decoding(model: Transformer, compile: bool = False, *, record: bool = Tr
 
     The logits of a call are (B, 1, V), because those of a long prompt would take much memory. On a GPU of NVIDIA or
     AMD, the forward pass of one token of each row is recorded, if it can be, unless ``record`` is false, because a
-    recording takes memory. To be one product, weights of ``model`` are moved next to each other then
-    (``merge_products``). With ``compile`` the forward pass is compiled, on a CPU once and for all into a file; raises
-    ValueError if that is impossible (``check_compiles``).
+    recording takes memory. Recording moves weights of ``model`` next to each other (``merge_products``). With
+    ``compile`` the forward pass is compiled, on a CPU once and for all into a file; raises ValueError if that is
+    impossible (``check_compiles``).
 
     Weights that are changed in place take effect at the next token, and weights that are replaced by others at the next
     prompt. A network that this function has returned is returned as it is.
