@@ -31,7 +31,7 @@ def decode(
     """Continue ``tokens`` (B, T), the first of them at ``start_pos``; yields the next token of each row, (B, 1).
 
     ``sample`` maps logits (B, V) to tokens (B, 1), which may be on another device. ``padding`` (B,) counts the slots
-    before each row's first token. The caller may stop earlier than after ``max_new_tokens``. The last token is not
+    before each row's first token. The caller may stop earlier than at ``max_new_tokens``. The last token is not
     written to the cache, so without eviction the cache needs start_pos + T + max_new_tokens - 1 slots.
     """
     new = tokens  # the prompt, and then one token of each row at a time

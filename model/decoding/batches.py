@@ -25,8 +25,8 @@ from .options import Sampling
 from .sampling import Sampler, read_tokens
 
 Prompts = Sequence[Sequence[int]]
-WORTH_COMPILING = 60.0  # seconds of decoding: twice those of compiling, which up to halves the others
-GPU_SLOTS = 256  # of a cache, or a multiple of it
+WORTH_COMPILING = 60.0  # seconds of decoding: compiling takes half of this, and saves up to half
+GPU_SLOTS = 256  # a cache on a GPU has a multiple of these, or the whole context
 
 
 def generate(
@@ -49,8 +49,8 @@ def generate(
     ``endless`` a text may be longer than ``max_seq_len``, and its oldest part is evicted from the cache. To a list
     given as ``logprobs``, each step appends the log-probabilities that the network gave to the tokens of the rows.
 
-    The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings; the
-    types of numbers are the caller's.
+    The network is in eval mode, and ``model`` is left as it is. Raises ValueError for invalid prompts or settings, but
+    does not check that tokens and counts are integers.
     """
     settings = Sampling(**{"temperature": 0.0, **sampling})
     check_prompts(model.args, prompts, max_new_tokens, endless=endless)
@@ -229,8 +229,8 @@ class Speed:
     def print(self, network: Transformer) -> None:
         """Print the speeds on stderr, with PyTorch's number of threads. Nothing if there are no tokens.
 
-        A note says where compiling might have been worth its time. It is never done unasked, because compiled code
-        rounds otherwise, and the same command must give the same text.
+        A note says if compiling might have been worth its time. It is never done unasked, because compiled code rounds
+        differently, and the same command must give the same text.
         """
         parts = [
             ("prompt", self.prompt_tokens, self.prompt_seconds),
@@ -248,7 +248,7 @@ class Speed:
         if self.new_seconds >= WORTH_COMPILING and could_compile(network):
             print_note(
                 "note: --compile takes half a minute once, and then less time for each token; its texts may differ, "
-                "because it rounds otherwise"
+                "because it rounds differently"
             )
 
 
@@ -262,7 +262,7 @@ def push_tokens(
     """Give each sample its token of every step of the network, (B, 1), until all have finished. Yields after each step.
 
     After a step, ``logprobs`` ends with those of its tokens, if they are recorded. The time of the steps is added to
-    ``speed``, without that of the caller between them.
+    ``speed``, but not the time that the caller takes between them.
     """
     started, compiled = time.perf_counter(), compile_seconds(network)
     for step, tokens in enumerate(steps):

@@ -30,7 +30,7 @@ def checked_context(args: ModelArgs, context: int | None) -> int:
 
 
 def least_slots(length: int, context: int, compile: bool, device: torch.device) -> int:
-    """The slots that an ``EndlessCache`` of this context has for a text of ``length`` tokens, at least."""
+    """The fewest slots that an ``EndlessCache`` of this context has for a text of ``length`` tokens."""
     first = COMPILED_SLOTS if compile and device.type != "cpu" else FIRST_SLOTS
     return min(max(length, first), context)
 
@@ -46,7 +46,8 @@ class EndlessCache(KVCache):
     Keys are cached rotated, and rotations add: rotating a key by -n moves it to a position n lower, so nothing is
     recomputed. The first ``keep`` tokens, at most half of the context, are never evicted, because heads park surplus
     attention on them (attention sinks, StreamingLLM, arXiv:2309.17453). The rotations are those of the network's table.
-    Raises ValueError if the scores depend on absolute positions (``is_shift_invariant``).
+    Raises ValueError if the scores depend on absolute positions (``is_shift_invariant``), or for a context that the
+    network does not allow.
     """
 
     def __init__(

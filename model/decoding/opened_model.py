@@ -27,7 +27,7 @@ class OpenedModel:
     dtype: torch.dtype  # of weights and cache
 
     def load(self, **memory: Any) -> Transformer:
-        """Read the weights. ``memory`` are the arguments of ``Checkpoint.model`` about the memory beside them."""
+        """Read the weights. ``memory`` is ``beside``, ``purpose`` and ``advice`` of ``Checkpoint.model``."""
         int8 = self.options.dtype == "int8"
         if int8 and self.device.type == "cuda":
             print_note("note: on a GPU int8 saves memory only: it gives fewer tokens a second than bfloat16")
@@ -41,9 +41,10 @@ class OpenedModel:
         """
         args = self.checkpoint.args
         slots = length if self.device.type == "cpu" else gpu_slots(length, args)
-        cache = 2 * args.n_layers * args.n_kv_heads * args.head_dim * slots * self.dtype.itemsize
+        cache_size = 2 * args.n_layers * args.n_kv_heads * args.head_dim * slots * self.dtype.itemsize
+        logits_size = args.vocab_size * torch.float32.itemsize
         model = self.load(
-            beside=rows * (cache + args.vocab_size * torch.float32.itemsize),
+            beside=rows * (cache_size + logits_size),
             purpose=f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}",
             advice=advice,
         )
@@ -52,7 +53,7 @@ class OpenedModel:
 
 
 def open_model(options: ModelOptions) -> OpenedModel:
-    """Without ``model`` it is the newest run, which is named on stderr."""
+    """Open the model of the options: by default the newest run, which is then named on stderr."""
     device = pick_device(options.device)
     path = options.model
     if path is None:

@@ -116,10 +116,10 @@ class Sampling:
 
 
 def read_sampling(given: Settings, directory: Path) -> Sampling:
-    """The settings that are given. The others are from generation_config.json where it has them, with a note.
+    """The settings that are ``given``, and for the others those of generation_config.json, which a note names.
 
     As in transformers, ``do_sample`` false there means temperature 0, but not if a flag asks for a draw. Raises
-    ValueError if a value is out of range; the note names the file then.
+    ValueError if a value is out of range; by then, the note has named the file.
     """
     file = directory / "generation_config.json"
     config = read_json(file) if file.is_file() else {}
@@ -132,7 +132,7 @@ def read_sampling(given: Settings, directory: Path) -> Sampling:
     if recommended:
         values = ", ".join(f"{name} {value}" for name, value in recommended.items())
         print_note(f"note: {values}, as {file} says; flags override it")
-    others = [name for name in NOT_FOLLOWED if config.get(name) and config[name] != 1]  # 1 is none, as 0 and [] are
+    others = [name for name in NOT_FOLLOWED if config.get(name) and config[name] != 1]  # 1 is off, as 0 and [] are
     if others:
         print_note(f"note: {', '.join(others)} of {file} cannot be followed, so other tokens are chosen than there")
     return Sampling(**recommended | given)

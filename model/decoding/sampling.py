@@ -90,8 +90,8 @@ def draw(logits: Tensor, uniform: Tensor) -> Tensor:
 def random_streams(seed: int | None, rows: Iterable[int], device: torch.device) -> Iterator[Tensor]:
     """Yield the random numbers of each draw, (B,) float64. A row's numbers do not depend on the rest of its batch.
 
-    They are drawn on the CPU, so that they are the same for each device, and copied there 64 at a time, because each
-    copy waits for the device.
+    They are drawn on the CPU, so that they are the same on all devices, and copied to the device 64 at a time, because
+    each copy waits for it.
     """
     if seed is None:
         seed = random.SystemRandom().getrandbits(63)
@@ -105,14 +105,15 @@ SAMPLING_DEVICES = ("cpu", "cuda")  # Apple's GPUs have no float64, which the dr
 
 
 class Drawn:
-    """The result of a draw, columns of (B, 1) each. From a card it is copied to the CPU without waiting."""
+    """The result of a draw, columns of (B, 1) each. From a card they are copied to the CPU without waiting."""
 
     def __init__(self, columns: Sequence[Tensor]) -> None:
-        self.on_cpu, device = columns, columns[0].device
+        self.on_cpu = columns
         self.copied: torch.cuda.Event | None = None
+        device = columns[0].device
         if device.type != "cpu":
-            together = torch.cat([column.float() for column in columns], 1)  # for a single copy; exact to 2^24
-            self.on_cpu = together.to("cpu", non_blocking=True).split(1, 1)
+            table = torch.cat([column.float() for column in columns], 1)  # for a single copy; tokens are exact to 2^24
+            self.on_cpu = table.to("cpu", non_blocking=True).split(1, 1)
             self.copied = torch.cuda.current_stream(device).record_event()
 
     def columns(self) -> Sequence[Tensor]:
@@ -136,8 +137,8 @@ class Sampler:
     ) -> None:
         """``prompts`` are the tokens of each row so far. ``first_row`` is the number of the first random stream.
 
-        The log-probability of each token that is read is appended to ``logprobs``, a list of the rows' values for each
-        draw. It is the network's: that of temperature 1, without filters and penalty.
+        ``logprobs`` gets a list for each draw that is read: the log-probability of the token of each row. They are the
+        network's: those of temperature 1, without filters and penalty.
         """
         self.sampling = sampling
         self.logprobs = logprobs
@@ -149,7 +150,7 @@ class Sampler:
 
     @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
-        """(B, V) -> the tokens, (B, 1), where they were drawn. ``read`` gives them to the CPU."""
+        """(B, V) -> the tokens (B, 1), on the device of the draw. ``read`` returns them on the CPU."""
         if logits.device.type not in SAMPLING_DEVICES:
             logits = logits.cpu()
         logits = logits.float()
@@ -163,7 +164,7 @@ class Sampler:
         return tokens
 
     def read(self) -> Tensor:
-        """The tokens of the first draw that has not been read, (B, 1), on the CPU. Only here is a card waited for.
+        """The tokens of the first draw that has not been read, (B, 1), on the CPU. Nothing else here waits for a card.
 
         Raises ValueError if a logit is NaN or +infinity, because it would silently become some token. -infinity is
         allowed, because it excludes a token, but not for all tokens of a row.
@@ -203,11 +204,13 @@ def seen_tokens(texts: Sequence[Sequence[int]], logits: Tensor) -> Tensor:
 def read_tokens(steps: Iterator[Tensor], sampler: Sampler) -> Iterator[Tensor]:
     """The tokens of the steps of ``decode`` with this sampler, (B, 1), on the CPU.
 
-    A card begins the next step before the tokens of one are read, so that it does not wait for the program. A text that
-    ends early has one step too many then. The first token is read at once, because the second step may be compiled.
+    A card begins the next step before the tokens of a step are read, so that it does not wait for the program. So a
+    text that ends early takes one step too many. The first token is read at once, because the second step may be
+    compiled.
     """
     for number, tokens in enumerate(steps):
-        if number != 1 or tokens.device.type == "cpu":
-            yield sampler.read()
+        if number == 1 and tokens.device.type != "cpu":
+            continue  # from now on, each token is read one step later
+        yield sampler.read()
     while sampler.unread:
         yield sampler.read()

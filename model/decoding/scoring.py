@@ -17,8 +17,8 @@ from ..text.tokenize import EncodedPart, encode_documents, surrounding_tokens
 from ..text.tokenizer import Tokenizer
 from ..transformer import Transformer
 
-# Of the validation text of a run, at most, because more take minutes; of a longer text in evenly spread passages. The
-# loss of a token has a standard deviation of about 3 nats, so that of their mean is 0.01.
+# The most tokens of a run's validation text that are scored, because more take minutes; of a longer text, evenly spread
+# passages. The loss of a token has a standard deviation of about 3 nats, so that of their mean is 0.01.
 SCORED_TOKENS = 1 << 17
 TOKENS_AT_ONCE = 512  # in a forward pass, because the logits of a whole window would take much memory
 
