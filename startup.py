@@ -17,14 +17,14 @@ from typing import NoReturn
 def spins(stat: str, cores: int) -> int:
     """How often a waiting thread spins: fewer times if Linux's ``/proc/stat`` shows a busy process for every two cores.
 
-    It counts the processes that have a core or wait for one, and this is one of them.
+    ``procs_running`` counts the processes that have a core or wait for one, and this is one of them.
     """
     running = int(stat.partition("procs_running ")[2].split()[0])
     return 300 if 2 * (running - 1) >= cores else 3000
 
 
 if not {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
-    with suppress(OSError), open("/proc/stat", encoding="ascii") as file:  # libgomp is of Linux only
+    with suppress(OSError), open("/proc/stat", encoding="ascii") as file:  # only Linux has it
         os.environ["GOMP_SPINCOUNT"] = str(spins(file.read(), os.cpu_count() or 1))
 if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # not if a background job ignores SIGINT
     signal.signal(signal.SIGINT, signal.SIG_DFL)

@@ -115,7 +115,7 @@ def keep_freed_memory() -> None:
 
 @contextmanager
 def available_cores() -> Iterator[None]:
-    """Give PyTorch no more threads than the quota of its container has cores (cgroup 2), which it does not ask for.
+    """Limit PyTorch's threads to the cores in the quota of its container (cgroup 2), which PyTorch itself ignores.
 
     OMP_NUM_THREADS, if set, is respected. At the end the number is restored, also if the ``with`` block has changed it,
     because IPython's %run and runpy go on in the process.
@@ -170,9 +170,8 @@ CGROUPS = "sys/fs/cgroup"
 def free_in_cgroups(root: Path) -> Iterator[int]:
     """What each control group that this process is in has left of its limit, from its own up to the outermost one.
 
-    A container, a batch system and systemd limit memory by them. Of nested ones the kernel obeys all. A container sees
-    only its own as the outermost one, whatever path the kernel names. The use includes pages of files, which the kernel
-    drops if memory is short, so they count as free.
+    A container, a batch system and systemd limit memory by them, and the kernel enforces the limits of all nested ones.
+    A container sees only its own as the outermost one, whatever path the kernel names.
     """
     with suppress(OSError):
         groups = (root / "proc/self/cgroup").read_text(encoding="utf-8")
@@ -186,13 +185,19 @@ def free_in_cgroups(root: Path) -> Iterator[int]:
                 continue
             for group in (top / path, *(top / parent for parent in Path(path).parents)):
                 with suppress(OSError, ValueError):  # no such group here, or "max"
-                    left = int((group / limit).read_text(encoding="ascii"))
-                    left -= int((group / use).read_text(encoding="ascii"))
-                    with suppress(OSError):
-                        facts = (group / "memory.stat").read_text(encoding="ascii")
-                        pages = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", facts, re.MULTILINE)
-                        left += sum(map(int, pages))
-                    yield max(0, left)
+                    yield free_in_cgroup(group / limit, group / use, group / "memory.stat", prefix)
+
+
+def free_in_cgroup(limit: Path, use: Path, stat: Path, prefix: str) -> int:
+    """What a control group has left of its limit. Raises OSError without such a group, ValueError without a limit.
+
+    Its use includes pages of files, which the kernel drops if memory is short, so they count as free.
+    """
+    left = int(limit.read_text(encoding="ascii")) - int(use.read_text(encoding="ascii"))
+    with suppress(OSError):
+        pages = re.findall(rf"^{prefix}(?:in)?active_file (\d+)$", stat.read_text(encoding="ascii"), re.MULTILINE)
+        left += sum(map(int, pages))
+    return max(0, left)
 
 
 def check_memory(

@@ -8,8 +8,8 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-# Flags of llama.cpp, of transformers and of nanoGPT that are not spelt like ours, under our name. The first that a
-# program has is meant.
+# Our flags, and how llama.cpp, transformers and nanoGPT spell them. If a spelling stands beside several of our flags,
+# the first one that the program has is meant.
 OTHER_NAMES = {
     "temperature": "temp do_sample",
     "max_new_tokens": "n n_predict predict max_length max_tokens num_predict",
@@ -43,7 +43,7 @@ OTHER_NAMES = {
 
 
 def nearest(name: str, names: Collection[str]) -> str | None:
-    """The one of ``names`` that was probably meant: other programs call it ``name``, or it begins or is spelt alike."""
+    """Which of ``names`` was probably meant: other programs call it ``name``, it begins so, or it is spelt alike."""
     for ours, others in OTHER_NAMES.items():
         if ours in names and name in others.split():
             return ours

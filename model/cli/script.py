@@ -73,7 +73,7 @@ def on_stop(handler: Callable[[int, FrameType | None], object]) -> Iterator[None
 
 
 def end_program(number: int, frame: FrameType | None) -> NoReturn:
-    """End it by an exception, so that temporary files are removed."""
+    """Handle a signal: end the program by an exception, so that temporary files are removed."""
     if number == signal.SIGINT:
         raise KeyboardInterrupt
     sys.exit(128 + number)
@@ -156,9 +156,9 @@ def message_of(error: Exception) -> str:
 def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
     """Run ``main`` and exit: code 2 and one line for a user's mistake, 0 for a broken pipe, 130 after Ctrl-C.
 
-    A mistake is an OSError, or a ValueError raised in this project, or a warning of it with PYTHONWARNINGS=error. From
-    elsewhere, such as the user's own network, it keeps its traceback, which says where. Any other of STOP_SIGNALS ends
-    the program with 128 and its number.
+    A mistake is an OSError, or a ValueError raised in this project, or a warning of it with PYTHONWARNINGS=error. A
+    ValueError from elsewhere, such as the user's own network, keeps its traceback, which says where it was raised. The
+    other STOP_SIGNALS end the program with 128 plus their number.
     """
     # When Python ends, the work is done: a signal would only change the exit code, or print a traceback.
     atexit.register(ignore_stop_signals)
@@ -166,7 +166,7 @@ def run_script(main: Callable[[], int | None], script: str) -> NoReturn:
         sys.exit(exit_code(main, script))
 
 
-def exit_code(main: Callable[[], int | None], script: str) -> int | str:  # Python prints a text
+def exit_code(main: Callable[[], int | None], script: str) -> int | str:  # a text, which sys.exit prints
     """Run ``main`` for ``run_script``."""
     open_streams()
     own = {*OWN_PACKAGES, main.__module__.partition(".")[0]}

@@ -73,7 +73,7 @@ def add_flag(parser: Parser, group: argparse._ActionsContainer, cls: type, name:
 def parse(parser: Parser, cls: type[Options], *others: type) -> tuple[Options, Settings]:
     """Parse the command line: an instance of ``cls``, and the given settings of the ``others``.
 
-    Those come from somewhere else, too, such as a file, if they are not given.
+    Settings of the ``others`` that are not given come from elsewhere, such as a file.
     """
     add_flags(parser, cls, *others)
     flags = parser.parse_args()
@@ -135,7 +135,7 @@ def convert(value: Any, kind: Any) -> Any:
 
 
 def instances(settings: Settings, *classes: type) -> list[Any]:
-    """An instance of each dataclass, made from the settings that are its fields. Each setting is a field of one."""
+    """An instance of each dataclass, made from the settings that are its fields. Each must be a field of one class."""
     fields = [setting_fields(cls) for cls in classes]
     assert settings.keys() <= set().union(*fields)
     return [cls(**{name: settings[name] for name in own if name in settings}) for cls, own in zip(classes, fields)]
