@@ -40,10 +40,10 @@ class File(NamedTuple):
     name: str  # for the user
     path: Path | None = None
     spooled: IO[bytes] | None = None
-    has_conversations: bool | None = None  # None if it has no rows
+    has_conversations: bool | None = None  # None before look_at, and for a table without a row
     has_tags: bool = False  # TAG, on lines of its own
     has_json_lines: bool = False  # although it is read as text
-    is_raw: bool = False  # a TSV file in which quotes are characters
+    is_raw: bool = False  # a TSV file in which quotes are ordinary characters
 
     @property
     def is_gzip(self) -> bool:
@@ -90,7 +90,7 @@ def _opened(file: File) -> gzip.GzipFile | IO[bytes]:
 
 @contextmanager
 def open_utf8(file: File) -> Iterator[TextIO]:
-    """Open a file without a byte order mark. Line ends are unchanged. Reading raises ValueError if it is not UTF-8."""
+    """Open a file as text, without a byte order mark, line ends unchanged. Reading raises ValueError if not UTF-8."""
     with open_bytes(file) as raw, io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream:
         try:
             yield stream
@@ -121,10 +121,10 @@ def look_at(file: File, text_key: str) -> File:
     if file.format == TSV:
         with open_utf8(file) as stream:
             file = file._replace(is_raw=is_raw_tsv(stream))
-    for where, row in rows(file, text_key):
+    for where, row in rows(file, text_key):  # only the first
         is_text = not isinstance(row, dict) or find_field(row, text_key) is not MISSING
         if is_text or not is_conversation(row):
-            text_of(where, row, text_key)
+            text_of(where, row, text_key)  # called for its ValueError
         return file._replace(has_conversations=not is_text)
     return file
 

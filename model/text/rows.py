@@ -48,7 +48,7 @@ KNOWN = frozenset({*NEUTRAL.split(), *SYSTEM, HISTORY, *ROW_MARKS})
 
 @dataclass
 class Notes:
-    """What of the rows of a source is not learnt, each reason with the number of rows."""
+    """What is left out of the rows of a source, or not read in them, with the number of rows."""
 
     left_out: Counter[str] = field(default_factory=Counter)  # whole rows
     unread: Counter[str] = field(default_factory=Counter)  # fields
@@ -137,8 +137,8 @@ def _form_of(row: dict[str, Any]) -> tuple[set[str], list[Any]] | None:
             parts = [asked, *(row[name] for name in CONTEXT if _value(row, name) is not None)]
             no_texts = [part for part in parts if not isinstance(part, str)]
             # read_message refuses a content that is no text.
-            asked = no_texts[0] if no_texts else "\n\n".join(filter(None, parts))
-            return {question, answer, *CONTEXT}, _turn(asked, answered)
+            content = no_texts[0] if no_texts else "\n\n".join(filter(None, parts))
+            return {question, answer, *CONTEXT}, _turn(content, answered)
     return None
 
 

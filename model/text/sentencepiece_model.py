@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, BYTE = 1, 2, 3, 4, 6  # kinds of pieces
 PIECE = 1  # the field of the model
 PIECE_TEXT, PIECE_SCORE, PIECE_KIND = 1, 2, 3
-TRAINER, MODEL_TYPE, BPE, BYTE_FALLBACK = 2, 3, 2, 35  # a field of the model; in it the type, which is 2; and bytes
+# A field of the model, and in it the field of the type, the type BPE, and the field that lets bytes be pieces
+TRAINER, MODEL_TYPE, BPE, BYTE_FALLBACK = 2, 3, 2, 35
 NORMALIZER, DUMMY_PREFIX, REMOVES_SPACES = 3, 3, 4  # a field of the model, and fields in it
 VARINT, SIZED, FOUR_BYTES = 0, 2, 5  # wire types in a model; SIZED is a length and so many bytes
 

@@ -91,10 +91,11 @@ class Documents:
 def open_documents(specs: Sequence[str | Path], text_key: str = TEXT_KEY, doc_separator: str | None = "") -> Documents:
     """The documents of files, directories, globs, pipes, ``-`` for standard input, or ``python-docs``.
 
-    A document is a file, or the text between two ``doc_separator`` in a text file; None is the one that is recognized.
-    In JSON files and tables it is the ``text_key`` of each object or row. In directories, hidden files and those of run
-    directories are skipped, and links are followed. In directories and globs, empty files are skipped, and files that
-    are not text with a warning. Raises ValueError if a source is missing, or not text.
+    A document is a file, or the text between two ``doc_separator`` in a text file. None means TAG if the beginning of
+    a file has one alone on a line, and else no separator. In JSON files and tables a document is the ``text_key`` of
+    each object or row. In directories, hidden files and those of run directories are skipped, and links are followed.
+    In directories and globs, empty files are skipped, and files that are not text with a warning. Raises ValueError if
+    a source is missing, or not text.
     """
     files = [file for spec in specs for file in _find(str(spec), text_key)]
     texts = [file for file in files if file.is_text]

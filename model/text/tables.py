@@ -56,14 +56,15 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
     """Each row of a CSV or TSV file with its place, as a dict of texts. Blank lines are left out.
 
     Quoted fields may contain line ends, and quotes in them are doubled, as pandas and Python's csv module write them.
-    In a raw file a quote is a character. Raises ValueError for a row of another length, and for other quotes.
+    In a raw file a quote is an ordinary character. Raises ValueError for a row with more or fewer columns than the
+    first, and for quotes that are not doubled or not closed.
     """
     first = stream.readline()
     stream.seek(0)
-    columns = {each: len(next(csv.reader([first], delimiter=each), [])) for each in delimiter or DELIMITERS}
+    widths = {each: len(next(csv.reader([first], delimiter=each), [])) for each in delimiter or DELIMITERS}
     reader = csv.reader(
         stream,
-        delimiter=max(columns, key=columns.__getitem__),
+        delimiter=max(widths, key=widths.__getitem__),
         quoting=csv.QUOTE_NONE if is_raw else csv.QUOTE_MINIMAL,
         strict=True,
     )
@@ -88,10 +89,10 @@ def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> 
 
 
 def is_raw_tsv(stream: TextIO) -> bool:
-    """Whether quotes in a TSV file are characters.
+    """Whether quotes in a TSV file are ordinary characters, which do not enclose fields.
 
-    They are if every line has as many tabs as the first, but not every row if the file is read as CSV: a field that
-    only begins with a quote swallows tabs and lines up to the next quote then.
+    They are if all lines have as many tabs as the first, but not all rows that Python's csv module makes of them: there
+    a field that only begins with a quote swallows tabs and lines up to the next quote.
     """
     lines = (line for line in stream if line.strip())
     tabs = next(lines, "").count("\t")

@@ -247,7 +247,7 @@ def validation_bytes(
     first = int((documents.cuts < documents.ends).argmax())  # the document with which the validation text begins
     if ids[cuts[first]] not in separators:
         cuts[first] += 1  # because its first token is not predicted
-    cuts = cuts[parts["document"]]  # of each part the place in its document
+    cuts = cuts[parts["document"]]  # for each part, where its document is cut
     ends = np.cumsum(parts["tokens"])
     starts = ends - parts["tokens"]
     total = int(parts["size"][cuts <= starts].sum())
