@@ -165,7 +165,7 @@ def by_our_names(found: dict[str, Stored], args: ModelArgs, path: Path) -> dict[
     expected = {theirs: shapes[name] for theirs, name in names.items()}
     check_shapes(expected, {theirs: each.shape for theirs, each in found.items()}, path)
     stored = {}
-    # In the order of the files, which begin with the largest tensors: the peak of memory comes with the small ones.
+    # In the order of the files, which begin with the largest tensors: small ones are read at the peak of memory.
     for theirs, each in found.items():
         name = names[theirs]
         stored[name] = each

@@ -31,8 +31,8 @@ NAMES = {
 }
 REQUIRED = ("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size")
 OWN = ("qkv_bias", "qk_norm")  # of ModelArgs, written for a subclass only: other programs know them by the family
-# For each family, its model_type: what transformers takes for a setting that is missing. Any other is computed from the
-# rest, or is false.
+# The families by their model_type, with the values that transformers takes for missing settings. Other missing settings
+# are computed from the rest, or are false.
 COMMON_DEFAULTS = {"rms_norm_eps": 1e-6, "max_position_embeddings": 2048}
 QWEN_DEFAULTS = {"max_position_embeddings": 32768, "num_key_value_heads": 32, "sliding_window": 4096}
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -42,8 +42,9 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "qwen3": {**QWEN_DEFAULTS, "head_dim": 128, "qk_norm": True},
 }
 
-# What becomes of each setting: it is known, or refused, except for the values listed in REFUSED, or else named in a
-# warning. Names that begin with an underscore are transformers' own notes. null is the same as a missing setting.
+# What becomes of each setting: one in KNOWN is read or changes nothing; one in REFUSED is an error, unless its value is
+# listed there; any other is named in a warning. Names that begin with an underscore are transformers' own notes. null
+# is the same as a missing setting.
 READ = """
 model_type max_position_embeddings original_max_position_embeddings rope_theta rope_scaling rope_parameters
 sliding_window use_sliding_window max_window_layers layer_types bos_token_id eos_token_id
@@ -62,7 +63,7 @@ WRONG = "this network does not support it and would give wrong results"
 REFUSED: dict[str, tuple[Any, ...]] = {
     "hidden_act": ("silu", "swish"),
     "activation": ("silu", "swiglu"),  # Falcon3's second name of hidden_act
-    "attention_bias": (False,),  # of all four projections; Qwen2 has its own of three without naming them
+    "attention_bias": (False,),  # of all four projections; Qwen2 implies the biases of three by its model_type
     "mlp_bias": (False,),
     "bias": (False,),
     "partial_rotary_factor": (1,),
@@ -149,7 +150,7 @@ def subclass_in(config: Mapping[str, Any]) -> str | None:
 def _context(config: Mapping[str, Any]) -> int:
     """The most positions that the model can see, at most its sliding window: this network attends to all of them.
 
-    A window of some layers only limits the context, too.
+    The window limits the context even if only some layers have it.
     """
     context: int = config["max_position_embeddings"]
     model_type = config["model_type"]
@@ -211,7 +212,7 @@ ROPE_KEYS: dict[str, dict[str, str]] = {
     "llama3": FACTOR_AND_ORIGINAL | {"low_freq_factor": "low", "high_freq_factor": "high"},
     "yarn": FACTOR_AND_ORIGINAL | {"beta_slow": "low", "beta_fast": "high", "attention_factor": "attention_factor"},
 }
-# Keys of the table that change nothing with these values, for each type of scaling that does not read them
+# Keys of the table that change nothing if they have these values and the type of scaling does not read them
 ROPE_NEUTRAL: dict[str, tuple[Any, ...]] = {
     "factor": (1,),
     "partial_rotary_factor": (1,),
@@ -229,11 +230,12 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     old, new = (config.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
     if not isinstance(old, dict) or not isinstance(new, dict):
         raise ValueError(f"rope_scaling or rope_parameters is {reprlib.repr(old or new)}: a table is needed")
-    # As in transformers, the original context beside the table overrides the one in it.
+    # Later tables override earlier ones. As in transformers, the original context beside the table overrides the one in
+    # it.
     tables = ({"rope_theta": config.get("rope_theta")}, old, new, {ORIGINAL: config.get(ORIGINAL)})
     rope = {key: value for table in tables for key, value in table.items() if value is not None}
     theta = rope.pop("rope_theta", 10000.0)
-    old_type = rope.pop("type", "default")
+    old_type = rope.pop("type", "default")  # the older name of rope_type
     rope_type = rope.pop("rope_type", old_type)
     if str(rope_type) not in ROPE_KEYS:
         raise ValueError(f"RoPE scaling is {reprlib.repr(rope_type)}: supported are {', '.join(ROPE_KEYS)}")

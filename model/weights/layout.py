@@ -57,7 +57,7 @@ def shapes_of(network: nn.Module) -> Shapes:
 def check_sizes(args: ModelArgs) -> None:
     """Raise ValueError for numbers in a small file that would fill the memory, before anything is allocated.
 
-    Too many layers are as many names of tensors. That of the positions appears in no tensor's shape.
+    Each layer adds names of tensors. The number of positions is in no tensor's shape, so no other check would find it.
     """
     if args.n_layers > MOST_LAYERS:
         raise ValueError(f"{args.n_layers} layers are too many: a file with up to {MOST_LAYERS} can be opened")

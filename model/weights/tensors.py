@@ -80,7 +80,7 @@ def read_pickle(path: Path) -> dict[str, Tensor]:
         is_valid = False
     if not is_valid:
         kind = kind_of_file(path)
-        if kind in (None, ZIP):  # as it should be
+        if kind in (None, ZIP):  # a pickle of PyTorch is a zip archive
             kind = (
                 "is damaged, or pickles more than a table of dense tensors in float32, bfloat16 or float16, and none "
                 "of its code was run: get it again"

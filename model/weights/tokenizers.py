@@ -55,7 +55,7 @@ def _open_tokenizer(file: Path, model_vocab_size: int | None) -> Tokenizer:
     if isinstance(tokenizer, SentencePieceTokenizer):
         added = added_tokens(file.parent).items()
         rows = math.inf if model_vocab_size is None else model_vocab_size  # a network lacks the tokens after these
-        missing = [token for token, number in added if tokenizer.model.piece_to_id(token) != number < rows]
+        missing = [token for token, number in added if number < rows and tokenizer.model.piece_to_id(token) != number]
         if missing:
             raise ValueError(
                 f"{file} lacks the added tokens {', '.join(missing)}: give the tokenizer.json of this model"
@@ -88,11 +88,12 @@ def check_size(tokenizer: Tokenizer, model_vocab_size: int | None, file: Path) -
     """
     if model_vocab_size is None:
         return
-    if tokenizer.vocab_size > model_vocab_size and isinstance(tokenizer, HFTokenizer):
-        tokenizer.restrict(model_vocab_size)
-    allowed = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
-    padding = model_vocab_size - tokenizer.vocab_size
-    if not 0 <= padding < (allowed if isinstance(tokenizer, HFTokenizer) else 1):
+    too_much_padding = 1
+    if isinstance(tokenizer, HFTokenizer):
+        too_much_padding = max(MAX_VOCAB_PADDING, model_vocab_size // MAX_VOCAB_PADDING_SHARE)
+        if tokenizer.vocab_size > model_vocab_size:
+            tokenizer.restrict(model_vocab_size)
+    if not 0 <= model_vocab_size - tokenizer.vocab_size < too_much_padding:
         raise ValueError(
             f"{file} has {tokenizer.vocab_size} tokens, the model {model_vocab_size}: give the tokenizer of this model"
         )
