@@ -146,7 +146,7 @@ def validation_of_run(checkpoint: "Checkpoint", whole: bool) -> "ScoredText":
 
 
 def print_scores(scores: "Sequence[Score]", whole: "Score", options: Options) -> None:
-    """Print the total as a table; or as JSON, if asked for after a line for each document."""
+    """Print the total as a table, or as a line of JSON, with ``documents`` after a line for each document."""
     if options.json:
         numbered = list(enumerate(scores, 1)) if options.documents else []
         for number, score in [*numbered, (None, whole)]:

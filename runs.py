@@ -202,7 +202,7 @@ def terminal_curves(runs: Sequence[RunRecord]) -> str:
         text = [[" "] * WIDTH for _ in range(HEIGHT)]
         column = [high]
         for x in range(min(WIDTH, math.ceil(WIDTH * run.training[-1][0] / end))):
-            column = columns[x] or column  # in a run of few steps, some are like the one before
+            column = columns[x] or column  # with few steps some are empty: they repeat the one before
             eighths = round(8 * HEIGHT * (sum(column) / len(column) - low) / (high - low))
             eighths = min(max(1, eighths), 8 * HEIGHT)
             for row in range(HEIGHT):

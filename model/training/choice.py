@@ -28,8 +28,8 @@ from .estimate import check_training_memory, count_parameters
 from .run import Run
 from .trainer import VALIDATION_SHARE, Trainer
 
-# The layers of each have up to about twice the parameters of those of the one before. Small models have few layers,
-# because a few wide products are faster than many narrow ones.
+# Each has up to about twice as many parameters in its layers as the one before. Small models have few layers, because a
+# few wide products are faster than many narrow ones.
 LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (96, 3, 3, 3),
     (128, 3, 4, 4),
@@ -43,29 +43,29 @@ LADDER = (  # dim, n_layers, n_heads, n_kv_heads
     (1024, 10, 16, 8),
 )
 # A larger model learns more from each token, and a smaller one sees more tokens. Where these balance, the tokens grow
-# with the square root of the parameters (benchmarks/README.md). A larger vocabulary needs more tokens,
-# because each piece is rarer.
+# with the square root of the parameters (benchmarks/README.md). A larger vocabulary needs more tokens, because each
+# piece is rarer.
 TOKENS_PER_ROOT, PIECES = 2800, 8192
-# Passes over the text. On 285,000 tokens, 0.7 million parameters came to 4.69 in 9 and in 10 passes, and in 12 to 4.82
-# at their best and 5.01 at the end; on 50,000 tokens to 2.73, 2.74 and 2.74.
+# Passes over the text. With 0.7 million parameters and 285,000 tokens, 9 and 10 passes reached a loss of 4.69, and 12
+# passes 4.82 at best and 5.01 at the end. With 50,000 tokens, 9, 10 and 12 passes reached 2.73, 2.74 and 2.74.
 MAX_PASSES = 10
-# Parameters in the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters came to
-# a loss of 3.15 at the end; 6 million to 3.25 at their best, and 3.58 at the end.
+# Parameters in the layers, for each token of the text. In 12 passes over 46,000 tokens, 0.7 million parameters reached
+# a loss of 3.15 at the end, and 6 million reached 3.25 at best and 3.58 at the end.
 MAX_PARAMETERS_PER_TOKEN = 25
-# In fine-tuning, whose learning rate is lower: 12 came to 3.71 where 10 came to 3.76 (the demo on tinyshakespeare). For
-# a model that would memorise the text, 3 were better than 2 and 4, on two small texts.
+# Passes in fine-tuning, whose learning rate is lower: 12 reached a loss of 3.71, and 10 of 3.76 (the demo on
+# tinyshakespeare). For a model that would memorise the text, 3 were better than 2 and 4, on two small texts.
 FINE_TUNING_PASSES, MEMORISING_PASSES = 12, 3
 TRAINING_SHARE = 0.93  # of the minutes; the rest is for validations, checkpoints and samples
 MAX_ROWS = 64  # sequences of a step, in each process
 MIN_STEPS = 30  # of fine-tuning; in fewer the learning rate has hardly risen before it falls
-# With half of the context for this part of the run, the loss after 2 to 7 million tokens was up to 7% lower than with
-# the whole context from the first step in equal time, or as high; after 10 million 1% higher (benchmarks/README.md).
+# Half of the context for this part of the run, compared with the whole context from the first step in equal time: after
+# 2 to 7 million tokens the loss was equal or up to 7% lower, after 10 million 1% higher (benchmarks/README.md).
 CONTEXT_WARMUP, SHORT_RUN = 0.6, 8_000_000  # of the run; tokens
 TIMED_OPERATIONS = 1e11  # floating-point operations of a step timed on a CPU: a tenth of a second to a few seconds
 # In a step of a large model on fewer tokens, the optimizer takes most of the time, so the measured speed is too low.
 FEWEST_TIMED_TOKENS = 256
 # Embeddings are tied if the ``memorization`` of the run would be above this. On two texts, tying raised the loss by 3%
-# and 9% where it was 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
+# and 9% at a memorization of 13 and 23, hardly changed it at 26, and lowered it by 4% and 3% at 38 and 54.
 TIE_ABOVE = 30
 # Compiling a training step for a card takes up to a minute. On an H200, 85 million parameters then saw 588,816 tokens/s
 # instead of 300,519 (benchmarks/README.md). 10,000 steps take almost three minutes if each costs only its launches.
@@ -99,10 +99,11 @@ def choose_model(run: Run, dataset: Dataset, machine: Machine) -> tuple[Run, flo
     """Choose the size, and whether to compile; returns the run with its tokens per second.
 
     Only the chosen model is compiled, once, in the batch that it is trained with. The run is compiled if that is
-    faster, or if it must be.
+    faster, or if the user has asked for it.
     """
     models = [run.model]
     if not run.has_size:
+        # The last two of SIZE are computed from the others.
         models = [replace(run.model, **dict(zip(SIZE, (*size, UNSET, UNSET)))) for size in LADDER]
     planned, speed = largest_that_sees_enough(with_compile(run, False), models, dataset, machine)
     is_long = run_seconds(planned, speed, dataset) >= 60 * COMPILE_MINUTES
@@ -228,7 +229,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
     if run.train.max_steps is not None:
         tokens = min(tokens, run.train.max_steps * step_tokens)
 
-    # It grows with the passes over the text, and with the parameters for each of its tokens.
+    # This grows with the passes over the text, and with the parameters for each of its tokens.
     memorization = tokens / text_tokens * math.sqrt(count_parameters(run.model).total / text_tokens)
     if chooses_size:
         run = run.fill(tie_embeddings=memorization > TIE_ABOVE)  # a step takes the same time
@@ -243,7 +244,7 @@ def plan(run: Run, model: ModelArgs, speed: float, dataset: Dataset, machine: Ma
     run = run.fill(eval_every=min(steps, max(1, int(between / step_tokens))))
 
     if run.train.compile:
-        run = run.fill(compile=True)
+        run = run.fill(compile=True)  # decided from then on, so that --plan prints it
     # Not in fine-tuning, whose model knows its context, nor for conversations, which would be cut, nor for compiled
     # code, which is for one length.
     grows = tokens < SHORT_RUN and not (fine_tuning or run.train.compile or isinstance(dataset, Conversations))

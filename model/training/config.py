@@ -17,9 +17,9 @@ CONFIG_FILE = "config.toml"  # in a run directory: every setting of the run
 DEFAULT_STEPS = 2000
 # By optimizer. The AdamW beside Muon has Muon's peak, which was tuned for models that train in minutes.
 PEAK_LR = {"muon": 0.02, "adamw": 3e-3}
-# Fine-tuning takes AdamW and this fraction of its peak. Of a published model of 135 million parameters, 20 steps with
-# 1/30 and 1/10 lowered the loss from 4.14 to 3.68 and 3.69, with 3/10 to 3.98. They took 46 seconds on a busy machine,
-# where 20 steps of Muon had not ended after 500.
+# Fine-tuning takes AdamW and this fraction of its peak. 20 steps of a published model of 135 million parameters lowered
+# the loss from 4.14 to 3.68 with 1/30 of the peak, to 3.69 with 1/10, and to 3.98 with 3/10. They took 46 seconds on a
+# busy machine, where 20 steps of Muon had not ended after 500.
 FINE_TUNING_LR_FRACTION = 0.1
 MPS_TOKENS = 32_768  # of a micro-batch on an Apple GPU, because gradients of larger ones were wrong (pytorch 177116)
 
@@ -150,7 +150,7 @@ class TrainArgs:
     def micro_batch_rows(self, context: int, device: str, world_size: int = 1) -> int:
         """The sequences of ``context`` tokens that each of ``world_size`` processes computes at once on ``device``.
 
-        The last time they may be fewer.
+        The last micro-batch of a step may have fewer.
         """
         rows = self.batch_size // world_size
         rows = min(self.micro_batch_size or rows, rows)
@@ -166,11 +166,12 @@ SETTINGS_CLASSES = (DataArgs, ModelArgs, TrainArgs)  # their fields are the sett
 
 SIZE = ("dim", "n_layers", "n_heads", "n_kv_heads", "head_dim", "hidden_dim")  # chosen together, or not at all
 
-
 # Settings that ``--minutes`` chooses if they are not given, and that have defaults without it. vocab_size is always
 # chosen.
-CHOSEN: tuple[str, ...] = ("dim", "n_layers", "n_heads", "tie_embeddings", "batch_size", "eval_every", "sample_every")
-CHOSEN += ("context_warmup", "decay_start", "weight_decay")
+CHOSEN = (
+    "dim", "n_layers", "n_heads", "tie_embeddings", "batch_size", "eval_every", "sample_every", "context_warmup",
+    "decay_start", "weight_decay",
+)  # fmt: skip
 
 
 def chosen_defaults() -> dict[str, str]:

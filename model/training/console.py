@@ -163,7 +163,7 @@ class Console:
         trainer = self.trainer
         if trainer.sharded:
             return None
-        hidden = not trainer.ranks.is_first or None  # or else if stderr is not a terminal
+        hidden = not trainer.ranks.is_first or None  # None hides the bar unless stderr is a terminal
         with tqdm(desc="scoring", unit="tok", unit_scale=True, delay=1, disable=hidden) as bar:
             return trainer.ranks.on_first_process(lambda: trainer.score_best(bar.update))
 
@@ -195,7 +195,7 @@ def announcement(run: Run, text: Text, machine: Machine, speed: float | None) ->
     if args.minutes:
         length += f", at most {tqdm.format_interval(60 * args.minutes)}"
     documents = quantity(data.documents, "document")
-    if data.documents > 1 and data.longest:  # an unclosed quote in a table makes one of many
+    if data.documents > 1 and data.longest:  # which shows an unclosed quote in a table
         documents += f", the longest of {quantity(data.longest, 'token')}"
     if run.data.doc_separator:
         documents += f", separated by {run.data.doc_separator!r}"

@@ -45,7 +45,7 @@ class Memory(NamedTuple):
 def training_memory(model: ModelArgs, train: TrainArgs, machine: Machine) -> Memory:
     """Estimate the memory of training.
 
-    The peak is within 15% of measurements; of one wide layer with a large vocabulary it is up to a quarter too high.
+    The peak is within 15% of measurements; for one wide layer with a large vocabulary it is up to a quarter too high.
     Weights and gradients take 4 bytes per parameter each, AdamW's state 8, Muon's 4. The size of the activations was
     measured for ``hidden_dim`` of 8/3 ``dim``, that of the logits with vocabularies of 4,096 to 151,936 tokens, and
     what FSDP gathers in two processes, all on a CPU (benchmarks/README.md). A card's activations were not measured but

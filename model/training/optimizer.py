@@ -58,7 +58,7 @@ class Muon(torch.optim.Muon):
         directions = torch._foreach_lerp(grads, momenta, group["momentum"])  # Nesterov's momentum
 
         stack = torch.stack(directions)  # (N, rows, columns)
-        if self.dtype == torch.float16:  # which most gradients are too small for
+        if self.dtype == torch.float16:  # most gradients are too small for it
             stack /= stack.norm(dim=(1, 2), keepdim=True).clamp(min=group["eps"])
         stack = stack.to(self.dtype)
         orthogonal = orthogonalize(stack, group["ns_coefficients"], group["ns_steps"], group["eps"])
@@ -110,7 +110,7 @@ def set_learning_rate(optimizers: list[torch.optim.Optimizer], fraction: float) 
 
 
 def create_state(optimizers: list[torch.optim.Optimizer], parameters: list[nn.Parameter]) -> None:
-    """Let the optimizers create their state of these parameters, which the first step would do, to load values into."""
+    """Let the optimizers create the state of these parameters, as their first step would, to load values into it."""
     set_learning_rate(optimizers, 0.0)  # the weights stay as they are
     for parameter in parameters:
         parameter.grad = torch.zeros_like(parameter)

@@ -82,7 +82,7 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
             f"multiple of {ranks.world_size}"
         )
     if train.network:
-        find_network(train.network)
+        find_network(train.network)  # called for its ValueError
     device = run.machine(ranks).device.type
     if train.compile:
         check_compiler(device, "give --no-compile")
@@ -107,8 +107,8 @@ def resolve_new(config: Path | None, flags: Settings) -> Run:
 def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     """The run to resume.
 
-    Raises ValueError if the text, the model or the optimizer would change. The number of validated tokens stays, too,
-    because losses of different tokens do not tell which model is the best.
+    Raises ValueError if there is no run, or if its text, model or optimizer would change. ``eval_tokens`` cannot change
+    either, because losses on different tokens do not tell which model is the best.
     """
     settings = (read_toml(config, *SETTINGS_CLASSES) if config else {}) | flags
     directory = settings.get("out_dir") or newest_run(CONFIG_FILE)
@@ -117,7 +117,7 @@ def resolve_resumed(config: Path | None, flags: Settings) -> Run:
     saved = read_toml(directory / CONFIG_FILE, *SETTINGS_CLASSES)
     settings.pop("vocab_size", None)  # it was only a request; the tokenizer has decided
     if "minutes" in settings and "max_steps" not in settings:
-        saved.pop("max_steps", None)  # of a small text the first minutes chose it, and the new ones would do nothing
+        saved.pop("max_steps", None)  # the first minutes chose it if the text was small: it would end the new ones, too
     data, model, train = instances(saved | settings, *SETTINGS_CLASSES)
     before = values(*instances(saved, *SETTINGS_CLASSES))
     fixed = {"optimizer", "init_from", "network", "eval_tokens", *setting_fields(DataArgs, ModelArgs)}
@@ -142,8 +142,8 @@ def cannot_resume(directory: Path, missing: str) -> ValueError:
 def fine_tuning_settings(source: Path, flags: Settings, network: str | None) -> Settings:
     """The architecture and the tokenizer of ``source``, which replace those of a config.
 
-    A flag may lower ``max_seq_len``. Raises ValueError if the ``flags`` set another architecture, or ask for a new
-    tokenizer.
+    A flag may lower ``max_seq_len``. Raises ValueError if the weights are those of another subclass than ``network``,
+    or if the ``flags`` set another architecture or ask for a new tokenizer.
     """
     checkpoint = open_checkpoint(source)
     if checkpoint.subclass_name not in (None, network):

@@ -42,8 +42,8 @@ Optimizers = list[torch.optim.Optimizer]
 def run_directory(run: Run) -> Iterator[Run]:
     """Make the directory of a new run, or open that of the run to resume, and lock it. Yields the run with its path.
 
-    If the run has not begun when it is left, because of a mistake, a signal or --plan, what it wrote is removed. Raises
-    ValueError if the directory is taken, in use by another trainer, or lacks a file to resume from.
+    If the ``with`` block ends before the run has begun, because of a mistake, a signal or --plan, what was written is
+    removed. Raises ValueError if the directory is taken, in use by another trainer, or lacks a file to resume from.
     """
     existed = [path for path in (run.directory, run.directory.parent) if path.exists()]
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
@@ -99,15 +99,15 @@ def locked(directory: Path) -> AcquireReturnProxy:
     A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
     it is killed. The file of the lock stays, and holds the number of the process that had it last.
     """
-    file, number = directory / LOCK, ""
+    file, holder = directory / LOCK, ""
     with suppress(OSError, ValueError):  # before the lock is asked for, because filelock 3 empties the file
-        number = f" (process {int(file.read_text(encoding='ascii'))})"
+        holder = f" (process {int(file.read_text(encoding='ascii'))})"
     file.touch()  # by the user's umask, so that the group can lock it too where it may write
     try:
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
         raise ValueError(
-            f"{directory} is in use by another trainer{number}: wait until it ends, stop it, or give another --out_dir"
+            f"{directory} is in use by another trainer{holder}: wait until it ends, stop it, or give another --out_dir"
         ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
@@ -134,7 +134,7 @@ class Progress:
     best_val_loss: Annotated[float, Range(0, math.inf)] = math.inf
     best_step: Annotated[int, Range(0)] = 0
     loss_scale: Annotated[float, Range(0)] = 0.0  # in float16; 0 in other dtypes
-    steps_at_scale: Annotated[int, Range(0)] = 0  # it grows after some thousands
+    steps_at_scale: Annotated[int, Range(0)] = 0  # after some thousands, the scale is doubled
 
 
 def state_tensors(model: Transformer, optimizers: Optimizers) -> dict[str, Tensor]:
@@ -157,9 +157,9 @@ def save_state(directory: Path, model: Transformer, optimizers: Optimizers, prog
 def read_progress(directory: Path) -> Progress | None:
     """The saved progress, without reading a tensor; None before the first checkpoint.
 
-    A checkpoint is the state, then the model if it is the best one so far. So a model without a state has lost it: the
-    run would begin again and replace the model. If the model is lost, the next validation writes one. Raises ValueError
-    if the state is lost or damaged.
+    A checkpoint writes the state, and then the model if it is the best one so far. So if there is a model without a
+    state, the state was lost; the run would begin again and replace the model. If the model was lost, the next
+    validation writes one. Raises ValueError if the state is lost or damaged.
     """
     path = directory / STATE
     has_model = all((directory / name).exists() for name in ("config.json", WEIGHTS))

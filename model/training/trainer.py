@@ -50,9 +50,10 @@ from .optimizer import build_optimizers, lr_fraction, set_learning_rate
 from .run import Run
 from .run_directory import Progress, load_state, read_progress, save_state
 
-# The tokens of a validation, for each token of training before it. A token takes a third of the time of its training,
-# so validations take a twentieth of the run. The last score is computed in float32: where training multiplies in
-# bfloat16, a token takes three quarters of that time, and the score a tenth of the run at most.
+# The tokens of a validation, for each token trained since the one before. To validate a token takes a third of the time
+# of training on it, so validations take a twentieth of the run. The last score is computed in float32: if training
+# multiplies in bfloat16, to score a token takes three quarters of the time of training on it, and the score at most a
+# tenth of the run.
 VALIDATION_SHARE = 0.13
 CARDS = ("cuda",)  # the GPUs of NVIDIA and AMD
 
@@ -193,7 +194,7 @@ class Trainer:
         """This process's part of the batch of the current step: tokens and targets (B, T), and the loss's divisor."""
         args, ranks = self.args, self.ranks
         rows, context = self.batch_shape
-        # A pure function of the seed and the windows seen before. Each process takes its rows of it.
+        # The batch is a pure function of the seed and the windows seen before. Each process takes its rows of it.
         seen = self.progress.tokens // context
         sizes = {"batch_size": rows, "context": context, "seed": args.seed}
         batch = self.dataset.batch(seen, **sizes, rank=ranks.rank, world_size=ranks.world_size)
@@ -248,7 +249,7 @@ class Trainer:
         return train_loss, grad_norm
 
     def _micro_batch_rows(self) -> int:
-        """The sequences that are computed at once: as many tokens in shorter ones."""
+        """The sequences that are computed at once: more of them if they are shorter, with as many tokens."""
         args = self.args
         rows = args.micro_batch_rows(self.model.args.max_seq_len, self.device.type, self.ranks.world_size)
         return rows * (self.batch_shape[0] // args.batch_size)
@@ -273,8 +274,8 @@ class Trainer:
     def score_best(self, on_scored: Callable[[int], object] = lambda count: None) -> LastScore:
         """Score the saved model, which is the best one, as evaluate.py does, and write the result into its directory.
 
-        That is on all of the validation text, or on SCORED_TOKENS of it. If this could take more than a tenth of the
-        time of the run, it is on ``eval_tokens`` only. For one process, which must have room for the whole model.
+        It is scored on all of the validation text, or on SCORED_TOKENS of it, or on ``eval_tokens`` if more could take
+        longer than a tenth of the run. Only one process calls it, which must have room for the whole model.
         """
         assert self.directory
         part = SCORED_TOKENS
@@ -373,7 +374,7 @@ def add_dropout(model: Transformer, probability: float) -> None:
 
 
 def initial_model(run: Run, machine: Machine, ranks: Ranks) -> Transformer:
-    """A model with random weights, or with those of ``init_from``. If its directory has a state, the trainer loads it.
+    """A model with random weights, or those of ``init_from``. If the run has a state, the trainer loads it later.
 
     The trainer shards the model with ``fsdp``. Until then only the first process has weights, on the CPU, because the
     processes of a machine may not have room for one copy each. But a subclass is built in each process, because it may
