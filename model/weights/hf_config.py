@@ -229,7 +229,8 @@ def rope_from(config: Mapping[str, Any]) -> tuple[float, RopeScaling | None]:
     """
     old, new = (config.get(name) or {} for name in ("rope_scaling", "rope_parameters"))
     if not isinstance(old, dict) or not isinstance(new, dict):
-        raise ValueError(f"rope_scaling or rope_parameters is {reprlib.repr(old or new)}: a table is needed")
+        wrong = new if isinstance(old, dict) else old
+        raise ValueError(f"rope_scaling or rope_parameters is {reprlib.repr(wrong)}: a table is needed")
     # Later tables override earlier ones. As in transformers, the original context beside the table overrides the one in
     # it.
     tables = ({"rope_theta": config.get("rope_theta")}, old, new, {ORIGINAL: config.get(ORIGINAL)})

@@ -13,6 +13,10 @@ def test_derived_fields_are_numbers_and_can_be_chosen():
     assert (args.n_kv_heads, args.head_dim, args.hidden_dim) == (3, 8, 50)
 
 
+def test_numbers_that_are_left_out_are_those_of_llama():
+    assert (ModelArgs().norm_eps, ModelArgs().rope_theta) == (1e-5, 10000.0)
+
+
 def test_hidden_dim_is_eight_thirds_rounded_up_to_32():
     for dim, hidden_dim in ((32, 96), (96, 256), (100, 288), (4096, 10944)):
         assert ModelArgs(dim=dim, n_heads=2).hidden_dim == hidden_dim

@@ -56,7 +56,11 @@ INVALID = {
     "layer types": ({"layer_types": ["full_attention", "sliding_attention"]}, "layer_types has ..sliding_attention"),
     "dynamic": ({"rope_scaling": {"type": "dynamic", "factor": 2.0}}, "'dynamic': supported are"),
     "type of the wrong type": ({"rope_scaling": {"type": [1], "factor": 2.0}}, "supported are"),
-    "not a table": ({"rope_scaling": "linear"}, "table"),
+    "not a table": ({"rope_scaling": "linear"}, "is 'linear': a table is needed"),
+    "not a new table": (
+        {"rope_scaling": {"type": "linear", "factor": 2}, "rope_parameters": "yarn"},
+        "is 'yarn': a table",
+    ),
     "per layer": ({"rope_parameters": {"full_attention": {"rope_type": "default"}}}, "full_attention"),
     "no factor": ({"rope_scaling": {"type": "linear"}}, "lacks a factor"),
     "truncate": ({"rope_scaling": {**YARN, "truncate": False}}, "yarn has truncate"),
