@@ -226,7 +226,8 @@ def _other_fields(row: dict[str, Any]) -> str:
     if not texts:
         return "it has no field with a text"
     likely = max(texts, key=lambda name: len(texts[name]))
-    return f"type --text_key {quote(likely)}, or another field ({', '.join(map(ascii, list(texts)[:8]))})"
+    others = [ascii(name) for name in texts if name != likely][:8]
+    return f"type --text_key {quote(likely)}" + (f", or another field ({', '.join(others)})" if others else "")
 
 
 # --- Rows of JSON files and tables

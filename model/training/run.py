@@ -74,6 +74,12 @@ def resolve(config: Path | None, flags: Settings, resume: bool, ranks: Ranks) ->
     When resuming, the saved settings of the run override the defaults. Raises ValueError for every mistake that is
     known without the text, because preparing a text may take hours.
     """
+    for name, value in flags.items():
+        text = toml_value(value)
+        try:
+            text.encode()
+        except UnicodeEncodeError:  # the name of a file may be any bytes, but a TOML file is UTF-8
+            raise ValueError(f"{name} is {text}, which is not UTF-8: rename the file, or retype the value") from None
     run = resolve_resumed(config, flags) if resume else resolve_new(config, flags)
     train = run.train
     if train.batch_size % ranks.world_size and ("batch_size" in run.decided or not run.needs_choice):

@@ -49,7 +49,7 @@ def run_directory(run: Run) -> Iterator[Run]:
     directory = run.directory if run.resume or run.train.out_dir else make_first_free(run.directory)
     directory.mkdir(parents=True, exist_ok=True)
     before = set(directory.iterdir())
-    with locked(directory) as lock:
+    with locked(directory, run.resume) as lock:
         try:
             if run.resume:
                 read_progress(directory)
@@ -93,7 +93,7 @@ def check_free(directory: Path) -> None:
             raise ValueError(f"{directory} holds {name}: give another --out_dir{resumes}")
 
 
-def locked(directory: Path) -> AcquireReturnProxy:
+def locked(directory: Path, resume: bool = False) -> AcquireReturnProxy:
     """Lock the directory against a second trainer, and delete the unfinished files of a killed one.
 
     A ``with`` block of the result releases the lock at its end, and the operating system when the process ends, even if
@@ -106,9 +106,8 @@ def locked(directory: Path) -> AcquireReturnProxy:
     try:
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
-        raise ValueError(
-            f"{directory} is in use by another trainer{holder}: wait until it ends, stop it, or give another --out_dir"
-        ) from None
+        advice = "or stop it" if resume else "stop it, or give another --out_dir"
+        raise ValueError(f"{directory} is in use by another trainer{holder}: wait until it ends, {advice}") from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise

@@ -39,7 +39,9 @@ def open_tensors(path: Path) -> Iterator[safe_open]:
     try:
         with safe_open(path, "pt") as file:
             yield file
-    except (SafetensorError, TypeError):  # TypeError for a size of 2**63, which an empty tensor may have
+    except (SafetensorError, TypeError) as error:  # TypeError for a size of 2**63, which an empty tensor may have
+        if "not valid UTF-8" in str(error):
+            raise ValueError(f"{path} has a name that is not UTF-8, so safetensors cannot open it: rename it") from None
         kind = kind_of_file(path) or "is corrupt or cut short: get the file again"
         raise ValueError(f"{path} {kind}") from None
 

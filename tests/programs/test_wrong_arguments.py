@@ -55,6 +55,8 @@ WRONG = [
     ("train.py text.txt --n_head=2", "unknown argument '--n_head': did you mean '--n_heads'?"),
     ("train.py text.txt --learning-rate 1", "unknown argument '--learning-rate': did you mean '--lr'?"),
     ("train.py text.txt --epochs 3", "unknown argument '--epochs': did you mean '--max_steps'?"),
+    (f"train.py {NON_UTF8}.txt", 'data is ["?.txt"], which is not UTF-8: rename the file, or retype the value'),
+    (f"train.py text.txt --out_dir a{NON_UTF8}", 'out_dir is "a?", which is not UTF-8'),
     ("train.py text.txt --out_dir=--", "out_dir is []: give a path"),
     ("train.py bad.toml text.txt", "bad.toml: unknown setting 'batchsize': did you mean 'batch_size'?"),
     ("train.py text.txt --dropout 2 --warmup 1", "dropout is 2.0: give a number from 0 to 0.95; warmup is 1.0: give a"),

@@ -142,7 +142,8 @@ TABLE = "id,text\n1,The rope broke.\n"
 @pytest.mark.parametrize(
     ("name", "content", "complaint"),
     [
-        ("a.csv", "id,story\n1,The rope.\n", "a.csv:2 has no 'text': type --text_key story, or another field ('id', "),
+        ("a.csv", "id,story\n1,The rope.\n", "a.csv:2 has no 'text': type --text_key story, or another field ('id'), "),
+        ("a.jsonl", '{"message": "The rope."}\n', "a.jsonl:1 has no 'text': type --text_key message, or write a conv"),
         ("a.csv", f"{TABLE}2\n3,We need tar.\n", "a.csv:3 has 1 column, but the first line 2: correct it"),
         ("a.csv", f"{TABLE}a, b,2\n", "a.csv:3 has 3 columns, but the first line 2"),
         ("a.tsv", TABLE.replace(",", "\t") + "2\n", "a.tsv:3 has 1 column, but the first line 2"),

@@ -56,8 +56,9 @@ def test_a_run_that_does_not_begin_leaves_everything_as_it_was(tmp_path, named, 
     with run_directory(run) as made:
         begin(made)
         begun = replace(made, train=replace(made.train, out_dir=made.directory))  # by its name
-        for resume in (True, False):
+        for resume, advice in ((True, "or stop it"), (False, "stop it, or give another --out_dir")):
             in_use = rf"^{made.directory} is in use by another trainer \(process {os.getpid()}\): wait until it ends, "
+            in_use += f"{advice}$"
             for _ in range(2):  # the first one has not changed the file
                 with pytest.raises(ValueError, match=in_use):
                     run_directory(replace(begun, resume=resume)).__enter__()

@@ -1,6 +1,8 @@
 """Safetensors files."""
 
 import json
+import os
+import sys
 
 import pytest
 import torch
@@ -34,3 +36,11 @@ def test_a_file_that_is_cut_short_or_announces_an_impossible_size_is_corrupt(tmp
         (tmp_path / "x.safetensors").write_bytes(content)
         with pytest.raises(ValueError, match=r"^[^\n]*x.safetensors is corrupt or cut short: get the file again$"):
             tensors.load_tensors(tmp_path / "x.safetensors")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are Unicode")
+def test_a_file_whose_name_is_not_utf8_is_not_called_corrupt(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9.safetensors")
+    tensors.save_tensors(path, {"a": torch.zeros(2)})
+    with pytest.raises(ValueError, match=r"^[^\n]*safetensors has a name that is not UTF-8, .* rename it$"):
+        tensors.load_tensors(path)
