@@ -106,8 +106,9 @@ def read_run(path: Path, by_minutes: bool = False) -> RunRecord:
     part = f"not finished, {part}" if part else "not finished"
     if score:
         nats, bits, part = score.nats_per_token, score.bits_per_byte, dataset.part(score.tokens).strip(" ()")
+    name = path.name if path.parent == RUNS else str(path)
     return RunRecord(
-        name=path.name if path.parent == RUNS else str(path),
+        name=name.encode(errors="replace").decode(),  # a path may be any bytes, but a picture needs UTF-8
         settings=values(data, model, train),
         # The size tells two texts from stdin apart
         text=(data.data, data.val_data, data.val_fraction, data.text_key, "-" in data.data and dataset.val_bytes),

@@ -1,7 +1,9 @@
 """runs.py: the list of runs and their comparison; its figures are those of train.py and evaluate.py."""
 
 import json
+import os
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -148,3 +150,11 @@ def test_the_picture_holds_the_report(start, trained):
         assert picture.text["Description"].splitlines() == out.splitlines()
         assert len(picture.convert("RGB").getcolors(10**6)) > 10
     assert "its ending must be one of" in start(runs, "a", "--plot", "curves.xyz").err
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere names are Unicode")
+def test_a_picture_of_a_run_whose_name_is_not_utf8_has_a_question_mark_in_it(start, trained):
+    trained("a", max_steps=2)
+    Path("runs", "a").rename(Path("runs", os.fsdecode(b"a\xe9")))
+    assert start(runs, os.fsdecode(b"a\xe9"), "--plot", "curves.svg").code == 0
+    assert "a?: " in Path("curves.svg").read_text(encoding="utf-8")
