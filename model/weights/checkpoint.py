@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from shlex import quote
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 
@@ -202,6 +202,9 @@ def check_is_checkpoint(path: Path) -> None:
         kind = kind_of_file(path)
         other = f"is not a directory: {needed}, or if it is a model in llama2.c's format, {convert_command(path)}"
         raise ValueError(f"{path} {kind or other}")
+    snapshots = sorted(path.glob("snapshots/*/config.json"), key=lambda file: file.parent.stat().st_mtime)
+    if snapshots:
+        raise ValueError(f"{path} is a folder of the Hub's cache: give the snapshot in it, {snapshots[-1].parent}")
     raise ValueError(
         f"{path} has no config.json: {needed}, which has config.json and {WEIGHTS}; GGUF files and adapters are not "
         "read"
@@ -253,8 +256,7 @@ def save_model(model: Transformer, directory: str | Path) -> None:
 
     config.json is written before model.safetensors, so that new weights are never beside a missing or old config.
     """
-    if not isinstance(model, Transformer):
-        raise ValueError(f"model is a {type(model).__name__}: give the Transformer in it (model.module, _orig_mod)")
+    model = unwrapped(model)
     check_savable(model)
     directory = Path(directory)
     args, subclass_name = model.args, name_of(type(model))
@@ -269,6 +271,22 @@ def save_model(model: Transformer, directory: str | Path) -> None:
     directory.mkdir(parents=True, exist_ok=True)
     write_json(directory / "config.json", config)
     save_tensors(directory / WEIGHTS, state, {"format": "pt"})  # transformers requires it
+
+
+def unwrapped(model: torch.nn.Module) -> Transformer:
+    """The network in a wrapper of PyTorch's: torch.compile, DDP, DataParallel, AveragedModel.
+
+    Raises ValueError for another module.
+    """
+    inner: Any = model
+    while not isinstance(inner, Transformer):
+        inner = getattr(inner, "_orig_mod", None) or getattr(inner, "module", None)
+        if inner is None:
+            raise ValueError(
+                f"model is a {type(model).__name__}: give the Transformer in it; an adapter of peft is merged by "
+                "merge_and_unload first"
+            )
+    return inner
 
 
 def check_savable(model: Transformer) -> None:

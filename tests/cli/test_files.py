@@ -44,6 +44,7 @@ POINTER = b"version https://git-lfs.github.com/spec/v1\noid sha256:0a\nsize 1\n"
         (b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n", "PDF: save its text"),
         (b"PAR1\x15\4", r"Parquet table: .* \.parquet"),
         ("rope".encode("utf-16"), "UTF-16 text: convert it"),
+        ("rope".encode("utf-16-be"), "UTF-16 text: convert it"),
         (pickle.dumps([1], 2), "Python pickle"),
         (pickle.dumps([1]), "Python pickle"),
     ],

@@ -6,12 +6,14 @@ import os
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 from damage import change_json
 from meta_files import MakesDirectory, save_meta
 from safetensors.torch import load_file, save_file
+from torch.optim.swa_utils import AveragedModel
 
 from model import KVCache
 from model.fast.kernels import accelerate
@@ -56,16 +58,18 @@ def test_every_format_loads_with_equal_logits_in_the_given_dtype(all_formats, dt
         ("model.bin", "in llama2.c's format, convert it with `python convert.py model.bin NEW_DIRECTORY`"),
         ("stopped", "stopped is a run without weights yet"),
         ("no_weights", r"no_weights has neither model\.safetensors nor .*index\.json: get all files of this model"),
+        ("models--a--b", r"a folder of the Hub's cache: give the snapshot in it, models--a--b.snapshots.1f"),
         ("hf/model.safetensors", "is not a directory: give a run or a Hugging Face directory, or if it is"),
         ("/dev/zero", "has no config.json|does not exist"),  # which Windows lacks
     ],
 )
 def test_a_path_that_is_not_a_checkpoint_is_an_error_with_advice(all_formats, tmp_path, monkeypatch, name, words):
     monkeypatch.chdir(tmp_path)
-    for directory in ("empty", "stopped", "no_weights"):
-        (tmp_path / directory).mkdir()
+    for directory in ("empty", "stopped", "no_weights", "models--a--b/snapshots/1f"):
+        (tmp_path / directory).mkdir(parents=True)
     (tmp_path / "stopped" / "config.toml").touch()
-    shutil.copy(tmp_path / "hf" / "config.json", tmp_path / "no_weights")
+    for directory in ("no_weights", "models--a--b/snapshots/1f"):
+        shutil.copy(tmp_path / "hf" / "config.json", tmp_path / directory)
     with pytest.raises(ValueError, match=words):
         open_checkpoint(name)
 
@@ -119,7 +123,7 @@ def test_loaded_weights_do_not_change_with_the_file(all_formats, small_model):
     kept = load_model(path)
     save_model(small_model(head_dim=8), path)
     assert all(torch.equal(kept.state_dict()[name], tensor) for name, tensor in model.state_dict().items())
-    save_model(kept, path)
+    save_model(SimpleNamespace(_orig_mod=kept), path)  # as torch.compile wraps it
     assert torch.equal(load_model(path).norm.weight, model.norm.weight)
     assert len({file.stat().st_mode for file in path.iterdir()}) == 1, "by the umask, as any file"
 
@@ -279,9 +283,16 @@ def test_an_adapter_beside_a_model_is_refused(small_model, tmp_path):
         load_model(tmp_path)
 
 
-@pytest.mark.parametrize("wrap", [torch.nn.DataParallel, torch.compile])
-def test_a_network_in_a_wrapper_is_not_saved(small_model, tmp_path, wrap):
-    wrong = wrap(small_model())
+@pytest.mark.parametrize("inner", [torch.nn.DataParallel, AveragedModel, torch.compile])
+def test_the_model_in_a_wrapper_is_saved(small_model, tmp_path, inner):
+    model = small_model()
+    save_model(torch.nn.DataParallel(inner(model)), tmp_path)
+    loaded = load_model(tmp_path).state_dict()
+    assert all(torch.equal(tensor, loaded[name]) for name, tensor in model.state_dict().items())
+
+
+@pytest.mark.parametrize("wrong", [torch.nn.Linear(2, 2), torch.nn.DataParallel(torch.nn.Linear(2, 2))])
+def test_a_module_without_a_network_is_not_saved(tmp_path, wrong):
     with pytest.raises(ValueError, match=rf"^model is a {type(wrong).__name__}: give the Transformer in it"):
         save_model(wrong, tmp_path / "new")
     assert not (tmp_path / "new").exists()
