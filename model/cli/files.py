@@ -51,6 +51,9 @@ def kind_of_file(file: Path | bytes) -> str | None:
     for first, kind in KINDS.items():
         if start.startswith(first):
             return kind
+    for even, odd in ((start[::2], start[1::2]), (start[1::2], start[::2])):  # without a byte order mark
+        if odd.count(0) > len(start) // 4 and 0 not in even:
+            return UTF_16
     return None
 
 

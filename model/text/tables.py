@@ -44,12 +44,21 @@ def parquet_batches(raw: Any, text_key: str) -> Iterator[Any]:
 
 
 def arrow_batches(raw: Any, text_key: str) -> Iterator[Any]:
-    """The batches of a file of Arrow's stream format, which save_to_disk writes."""
+    """The batches of a file of Arrow's file format, or of its stream format, which save_to_disk writes."""
     from pyarrow import ipc
 
-    for batch in ipc.open_stream(raw):
-        column = text_key if text_key in batch.schema.names else text_key.partition(".")[0]
-        yield batch.select([column]) if column in batch.schema.names else batch
+    is_stream = raw.read(6) != b"ARROW1"
+    raw.seek(0)
+    names = (ipc.open_stream if is_stream else ipc.open_file)(raw).schema.names
+    raw.seek(0)
+    column = text_key if text_key in names else text_key.partition(".")[0]
+    options = ipc.IpcReadOptions(included_fields=[names.index(column)] if column in names else None)
+    if is_stream:
+        yield from ipc.open_stream(raw, options=options)
+        return
+    file = ipc.open_file(raw, options=options)
+    for number in range(file.num_record_batches):
+        yield file.get_batch(number)
 
 
 def csv_rows(stream: TextIO, name: str, delimiter: str | None, is_raw: bool) -> Rows:

@@ -226,7 +226,13 @@ def write_parquet(file, rows):
     pytest.importorskip("pyarrow.parquet").write_table(pytest.importorskip("pyarrow").Table.from_pylist(rows), file)
 
 
-def write_arrow(file, rows):
+def write_arrow_file(file, rows):
+    table, ipc = pytest.importorskip("pyarrow").Table.from_pylist(rows), pytest.importorskip("pyarrow.ipc")
+    with ipc.new_file(str(file), table.schema) as writer:
+        writer.write_table(table, max_chunksize=2)
+
+
+def write_arrow_stream(file, rows):
     """As datasets.save_to_disk writes."""
     table, ipc = pytest.importorskip("pyarrow").Table.from_pylist(rows), pytest.importorskip("pyarrow.ipc")
     with ipc.new_stream(str(file), table.schema) as writer:
@@ -240,7 +246,8 @@ def write_json_lines(file, rows):
 WRITERS = {
     "a.jsonl": write_json_lines,
     "a.parquet": write_parquet,
-    "a.arrow": write_arrow,
+    "stream.arrow": write_arrow_stream,
+    "file.arrow": write_arrow_file,
 }
 
 
