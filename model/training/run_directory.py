@@ -15,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import count
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import torch
@@ -102,12 +103,19 @@ def locked(directory: Path, resume: bool = False) -> AcquireReturnProxy:
     file, holder = directory / LOCK, ""
     with suppress(OSError, ValueError):  # before the lock is asked for, because filelock 3 empties the file
         holder = f" (process {int(file.read_text(encoding='ascii'))})"
-    file.touch()  # by the user's umask, so that the group can lock it too where it may write
     try:
+        file.touch()  # by the user's umask, so that the group can lock it too where it may write
         lock = FileLock(file).acquire(blocking=False)
     except Timeout:
         advice = "or stop it" if resume else "stop it, or give another --out_dir"
         raise ValueError(f"{directory} is in use by another trainer{holder}: wait until it ends, {advice}") from None
+    except PermissionError:
+        if not (file.exists() and os.access(directory, os.W_OK)):
+            raise
+        raise ValueError(
+            f"{file} belongs to another user: if nobody trains there any more, run `rm {quote(str(file))}`, then this "
+            "command again"
+        ) from None
     except OSError as error:
         if error.errno not in (errno.ENOLCK, errno.EOPNOTSUPP):
             raise

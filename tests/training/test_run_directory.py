@@ -7,6 +7,7 @@ import os
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -82,6 +83,32 @@ def test_the_lock_of_a_trainer_that_is_killed_is_released_and_its_unfinished_fil
     assert child.exitcode == -9
     with locked(tmp_path):
         assert [path.name for path in tmp_path.glob(".*.tmp")] == [".draft.7.tmp"]
+
+
+@pytest.mark.parametrize("refused", ["touch", "open"])
+def test_the_lock_that_another_user_has_left_in_a_shared_directory_is_named_with_its_remedy(
+    tmp_path, monkeypatch, refused
+):
+    """A test that runs as root may open it, so the system's answer is simulated."""
+    directory = tmp_path / "the run"
+    directory.mkdir()
+    lock = directory / ".lock"
+    lock.touch()
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(lock))
+
+    if refused == "touch":
+        monkeypatch.setattr(Path, "touch", refuse)
+    else:
+        monkeypatch.setattr("model.training.run_directory.FileLock", refuse)
+    with pytest.raises(
+        ValueError, match=rf"belongs to another user: if nobody trains there any more, run `rm '{lock}'`"
+    ):
+        locked(directory)
+    monkeypatch.setattr(os, "access", lambda path, mode: False)
+    with pytest.raises(PermissionError):
+        locked(directory)
 
 
 def test_the_group_may_lock_a_directory_in_which_it_may_write(tmp_path):
