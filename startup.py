@@ -17,9 +17,11 @@ from typing import NoReturn
 def spins(stat: str, cores: int) -> int:
     """How often a waiting thread spins: fewer times if Linux's ``/proc/stat`` shows a busy process for every two cores.
 
-    ``procs_running`` counts the processes that have a core or wait for one, and this is one of them.
+    ``procs_running`` counts the processes that have a core or wait for one, and this is one of them. Some containers
+    leave it out.
     """
-    running = int(stat.partition("procs_running ")[2].split()[0])
+    counts = stat.partition("procs_running ")[2].split()
+    running = int(counts[0]) if counts else 1
     return 300 if 2 * (running - 1) >= cores else 3000
 
 
