@@ -32,7 +32,7 @@ from model.fast.step import for_decoding
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 
-SPINS = ("default", "10000", "3000", "1000", "300")
+SPINS = ("300000", "10000", "3000", "1000", "300")  # the first is libgomp's default
 MIDDLE = ModelArgs(dim=224, n_layers=5, n_heads=7, vocab_size=2048, max_seq_len=256)  # 4 million parameters
 NETWORKS = {"4M": MIDDLE, **SHAPES}
 WORK = (  # what, the network, its dtype, and the number of threads
@@ -44,6 +44,9 @@ WORK = (  # what, the network, its dtype, and the number of threads
     ("token", "15M", "float32", 2),
     ("token", "15M", "bfloat16", 1),
     ("token", "15M", "bfloat16", 2),
+    ("token", "135M", "bfloat16", 1),
+    ("token", "135M", "bfloat16", 2),
+    ("compiled token", "2.9M", "float32", 2),
     ("compiled token", "15M", "float32", 2),
     ("training step", "4M", "float32", 2),
 )
@@ -100,22 +103,21 @@ def busy_loops(count: int) -> Iterator[None]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--loops", type=int, nargs="+", default=[0, 1, 2], help="busy loops beside the work")
+    parser.add_argument("--spins", nargs="+", default=SPINS)
     parser.add_argument("--cell", nargs=4, help=argparse.SUPPRESS)
     flags = parser.parse_args()
     if flags.cell:
         what, size, dtype, threads = flags.cell
         print(cell(what, size, dtype, int(threads)))
         return
-    print(f"{machine()}\n\n| ms | {' | '.join(SPINS)} |\n|{'---|' * (len(SPINS) + 1)}", flush=True)
+    print(f"{machine()}\n\n| ms | {' | '.join(flags.spins)} |\n|{'---|' * (len(flags.spins) + 1)}", flush=True)
     for case in WORK:
         for loops in flags.loops:
             what, size, dtype, threads = map(str, case)
             row = [f"{what}, {size} {dtype}, {threads} thread{'s' * (threads != '1')}, {loops} busy loops"]
-            for spins in SPINS if threads != "1" else SPINS[:1]:  # one thread waits for no other
-                environment = {name: value for name, value in os.environ.items() if name != "GOMP_SPINCOUNT"}
-                environment |= {"OMP_NUM_THREADS": threads}  # then startup.py sets no GOMP_SPINCOUNT
-                if spins != "default":
-                    environment["GOMP_SPINCOUNT"] = spins
+            for spins in flags.spins if threads != "1" else flags.spins[:1]:  # one thread waits for no other
+                environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
+                environment["GOMP_SPINCOUNT"] = spins
                 command = [sys.executable, __file__, "--cell", what, size, dtype, threads]
                 with busy_loops(loops):
                     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)

@@ -144,6 +144,31 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
         torch.set_num_threads(1)
 
 
+@contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use ``count`` threads in the ``with`` block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def free_cores(proc: Path = Path("/proc")) -> int:
+    """The cores that no other process keeps busy now, at least 1; all cores if the system is not Linux.
+
+    Linux counts the threads that have a core or wait for one. Those of this process are subtracted. They are counted
+    first: if one falls asleep meanwhile, the result is larger by one, and not smaller.
+    """
+    cores, busy = os.cpu_count() or 1, 0
+    with suppress(OSError, ValueError, IndexError):
+        states = [file.read_text("ascii", "replace").rpartition(") ")[2][0] for file in proc.glob("self/task/*/stat")]
+        running = (proc / "loadavg").read_text("ascii").split()[3]  # such as 3/812: of 812 threads, 3 run
+        busy = max(0, int(running.partition("/")[0]) - states.count("R"))
+    return max(1, cores - busy)
+
+
 def free_memory(device: torch.device, root: Path = Path("/")) -> int | None:
     """Bytes that can be allocated on this device without swapping; None if the system does not report them.
 

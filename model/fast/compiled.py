@@ -22,6 +22,7 @@ from ..cli import machine, print_note
 from ..cli.files import cache_home, write_atomically
 from ..transformer import Transformer
 from . import kernels
+from .direct import same_with_any_threads
 from .token import logits_of_token, with_loop_products
 
 LIBRARY = Path(__file__).parents[1]
@@ -30,11 +31,14 @@ SOURCES = ("*.py", "fast/*.py")
 UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch has taken its place
 # By default the compiler fuses a norm into the matrix product that follows it, and so computes the norm again for every
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
-# in one instruction, as PyTorch's own products do: up to a seventh faster with int8. The weights are not copied into
-# the file: the code reads them where the network has them.
+# in one instruction, as PyTorch's own products do: up to a seventh faster with int8. Loops of fewer steps than
+# MIN_STEPS_OF_THREAD for each thread are not divided: then no sum of a norm is, and the results do not depend on the
+# number of threads. The weights are not copied into the file: the code reads them where the network has them.
+MIN_STEPS_OF_THREAD = 4096
 COMPILE_OPTIONS: dict[str, Any] = {
     "realize_reads_threshold": 0,
     "cpp.enable_floating_point_contract_flag": "fast",
+    "cpp.min_chunk_size": MIN_STEPS_OF_THREAD,
     "aot_inductor.package_constants_in_so": False,
 }
 # The sizes of the example that is traced. The compiler takes them for typical: with a few keys it would not divide the
@@ -68,6 +72,11 @@ class CompiledStep:
             self.compile_seconds += seconds
         tensors = [tensor for layer in cache.layers for tensor in (layer.keys, layer.values)]
         return self.code[kind](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
+
+    def same_with_any_threads(self, rows: int) -> bool:
+        """Whether the number of threads changes no bit of the logits. Several rows take products that are not compiled."""
+        network = self.traced.network
+        return network.args.dim < 2 * MIN_STEPS_OF_THREAD and (rows == 1 or same_with_any_threads(network, rows))
 
 
 class TracedStep(nn.Module):

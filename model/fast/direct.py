@@ -19,7 +19,7 @@ from ..attention import RMSNorm
 from ..cache import KVCache
 from ..cli import machine
 from ..transformer import Transformer
-from . import kernels
+from . import int8, kernels
 
 Function = Callable[[Tensor], Tensor]  # (B, 1, in) -> (B, 1, out)
 
@@ -39,10 +39,27 @@ class DirectStep:
             self.prepared = with_functions(self.network, self.packed if packs_weights(self.network) else None)
         return self.prepared.forward(tokens, start_pos, cache, mask)
 
+    def same_with_any_threads(self, rows: int) -> bool:
+        return same_with_any_threads(self.network, rows)
+
     def begin_text(self) -> None:
         """Look for changes of weights that PyTorch does not count, as by ``weight.data.mul_(2)``."""
         for packed in self.packed:
             packed.check()
+
+
+def same_with_any_threads(network: Transformer, rows: int) -> bool:
+    """Whether the number of threads changes no bit of the logits: each number of a product is summed by one thread.
+
+    True for the products of which this was measured: float32 in slices, and on x86 processors with bfloat16 and without
+    AMX those of oneDNN, and PyTorch's of int8.
+    """
+    x = network.norm.weight.new_empty(rows, 1, 0)
+    measured = kernels.choose_linear(x) is kernels.linear_in_slices or (
+        x.dtype == torch.bfloat16 and has_packed_product()
+    )
+    matrices = [module.weight for module in network.modules() if isinstance(module, int8.Int8Linear)]
+    return measured and all(int8.can_pack(rows, weight.shape[1]) for weight in matrices)
 
 
 def packs_weights(network: Transformer) -> bool:

@@ -86,10 +86,14 @@ class Int8Linear(Int8Matrix):
 
 def int8_linear(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:
     """x (..., in) times the dequantized weight: (..., out). PyTorch's product if it has one for these sizes."""
-    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    if columns % INT8_MULTIPLE == 0 and rows <= MAX_PACKED_ROWS:
+    if can_pack(math.prod(x.shape[:-1]), x.shape[-1]):
         return packed(x, weight, scales)
     return dequantized(x, weight, scales)
+
+
+def can_pack(rows: int, columns: int) -> bool:
+    """Whether PyTorch's product can take x (rows, columns), and is faster."""
+    return columns % INT8_MULTIPLE == 0 and rows <= MAX_PACKED_ROWS
 
 
 def packed(x: Tensor, weight: Tensor, scales: Tensor) -> Tensor:

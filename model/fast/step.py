@@ -4,6 +4,7 @@ import copy
 import os
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._triton import has_triton
 
 from ..cache import KVCache
+from ..cli import machine
 from ..transformer import Transformer
 from . import kernels
 from .compiled import CompiledStep
@@ -22,6 +24,7 @@ from .recorded import RecordedStep
 
 FastStep = CompiledStep | RecordedStep | DirectStep  # called like Transformer.forward, for one token of each row
 RECORDING_DEVICES = ("cuda",)  # devices whose kernels can be recorded: the GPUs of NVIDIA and AMD
+LOOK_SECONDS = 1.0  # between looks for free cores, which take 0.1 ms
 OWN = (__package__.partition(".")[0], "torch")  # the packages whose modules a fast step can have
 
 
@@ -87,6 +90,7 @@ class Step:
     def __init__(self, network: Transformer, compile: bool) -> None:
         self.network, self.compile = network, compile
         self.path = self.fast_path()
+        self.count, self.next_look = 0, 0.0  # of ``threads``
 
     def fast_path(self) -> FastPath:
         device = self.network.norm.weight.device.type
@@ -112,13 +116,32 @@ class Step:
         if path.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
-        return path.fast(tokens, start_pos, cache, mask)
+        if self.threads(path.fast, len(tokens)) == torch.get_num_threads():
+            return path.fast(tokens, start_pos, cache, mask)
+        with machine.threads(self.count):
+            return path.fast(tokens, start_pos, cache, mask)
+
+    def threads(self, fast: FastStep, rows: int) -> int:
+        """The threads of a token: PyTorch's number, or on a CPU no more than cores are free, if the logits stay the same.
+
+        After each of a token's many short operators, all threads wait for the last one, and one that has to share a
+        core is late by milliseconds. So beside other work a token takes a half of the time with fewer threads. The
+        number is chosen at the beginning of a text and every second. OMP_NUM_THREADS, if set, is respected.
+        """
+        now = time.monotonic()
+        if now >= self.next_look:
+            self.count, self.next_look = torch.get_num_threads(), now + LOOK_SECONDS
+            is_free = self.count > 1 and "OMP_NUM_THREADS" not in os.environ
+            if is_free and not isinstance(fast, RecordedStep) and fast.same_with_any_threads(rows):
+                self.count = min(self.count, machine.free_cores())
+        return self.count
 
     def begin_text(self) -> None:
         """Look for changes since the last prompt that a fast step would miss, and choose again if there are any.
 
         Weights may have been replaced (``load_state_dict(assign=True)``, ``.to()``), and hooks added.
         """
+        self.next_look = 0.0
         fast, weights = self.path
         replaced = any(new.data_ptr() != old.data_ptr() for new, old in zip(weights_of(self.network), weights))
         if replaced or (isinstance(fast, DirectStep) and reason_against(self.network)):
