@@ -1,9 +1,9 @@
 """What must happen before PyTorch is imported: each program imports this module first, and ends with ``run``.
 
-libgomp, PyTorch's OpenMP library on Linux, waits by spinning. By default its threads spin for milliseconds, which beside
-another busy process makes a token ten times slower. But threads that sleep wake up late. So they spin SPINS times, a
-tenth of a millisecond, which lasts from one token to the next (benchmarks/README.md). Variables that the user has set
-are kept.
+libgomp, PyTorch's OpenMP library on Linux, waits by spinning. By default its threads spin for milliseconds, which
+beside another busy process makes a token ten times slower. But threads that sleep wake up late. So they spin SPINS
+times, a tenth of a millisecond, which lasts from one token to the next (benchmarks/README.md). Variables that the user
+has set are kept.
 
 Until ``run`` starts the work, Ctrl-C kills the process, because an interrupted import would print a traceback.
 """
@@ -12,7 +12,6 @@ import os
 import signal
 from collections.abc import Callable
 from typing import NoReturn
-
 
 SPINS = "10000"
 

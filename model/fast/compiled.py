@@ -74,7 +74,7 @@ class CompiledStep:
         return self.code[kind](tokens.long(), self.rotations[: start_pos + 1], mask, tensors)
 
     def same_with_any_threads(self, rows: int) -> bool:
-        """Whether the number of threads changes no bit of the logits. Several rows take products that are not compiled."""
+        """Whether the number of threads changes no bit of the logits. Products of several rows are not compiled."""
         network = self.traced.network
         return network.args.dim < 2 * MIN_STEPS_OF_THREAD and (rows == 1 or same_with_any_threads(network, rows))
 

@@ -122,11 +122,11 @@ class Step:
             return path.fast(tokens, start_pos, cache, mask)
 
     def threads(self, fast: FastStep, rows: int) -> int:
-        """The threads of a token: PyTorch's number, or on a CPU no more than cores are free, if the logits stay the same.
+        """The threads of a token: PyTorch's number, or on a CPU no more than cores are free, if this changes no bit.
 
-        After each of a token's many short operators, all threads wait for the last one, and one that has to share a
-        core is late by milliseconds. So beside other work a token takes a half of the time with fewer threads. The
-        number is chosen at the beginning of a text and every second. OMP_NUM_THREADS, if set, is respected.
+        After each of a token's many operators all threads wait for the last one, which is late by milliseconds if it
+        shares its core. Beside other work fewer threads take half of the time. Their number is chosen at the beginning
+        of a text and every second. OMP_NUM_THREADS, if set, is respected.
         """
         now = time.monotonic()
         if now >= self.next_look:

@@ -185,6 +185,31 @@ def test_the_quota_of_a_container_limits_the_threads_of_a_program(monkeypatch, q
     assert threads[-1] == 8, "as with IPython's %run, which goes on in the process"
 
 
+@pytest.mark.parametrize(
+    ("loadavg", "states", "free"),
+    [
+        ("0.1 0.2 0.3 1/80 99", "R", 8),
+        ("9.9 0.2 0.3 4/80 99", "R", 5),
+        ("0.1 0.2 0.3 4/80 99", "RSR", 6),
+        ("0.1 0.2 0.3 1/80 99", "RRR", 8),
+        ("0.1 0.2 0.3 90/99 99", "R", 1),
+        ("0.00 0.00 0.00 0/0 0", "R", 8),
+        ("", "R", 8),
+        (None, "", 8),
+    ],
+)
+def test_free_cores_are_those_that_no_other_process_keeps_busy(monkeypatch, tmp_path, loadavg, states, free):
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    if loadavg is not None:
+        (tmp_path / "loadavg").write_text(loadavg, encoding="ascii")
+    for number, state in enumerate(states):
+        task = tmp_path / "self/task" / str(number)
+        task.mkdir(parents=True)
+        (task / "stat").write_text(f"{number} (a) S b) {state} 1 2 3\n", encoding="ascii")
+    assert machine.free_cores(tmp_path) == free
+    assert 1 <= machine.free_cores() <= 8
+
+
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries have no such setting")
 def test_the_memory_that_a_step_frees_is_used_in_the_next_one():
     """Else the system clears every page again, with a page fault for each of the 20,000."""

@@ -206,3 +206,20 @@ def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(RuntimeError):
         load(file, {})
+
+
+@SLOW
+@pytest.mark.filterwarnings("ignore:.*torch.jit:DeprecationWarning")
+def test_the_number_of_threads_changes_no_bit_of_compiled_logits(small_model, monkeypatch, tmp_path):
+    """Although the compiler could divide the sum of a norm of so many numbers among the threads."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    sizes = {"dim": 4096, "n_heads": 2, "n_kv_heads": 1, "head_dim": 64, "hidden_dim": 64, "n_layers": 1}
+    model = small_model(**sizes, vocab_size=64)
+    network, cache, logits = for_decoding(model, compile=True), KVCache(model.args), []
+    network(torch.tensor([[1, 2]]), 0, cache)
+    for threads in (os.cpu_count(), 1):
+        with machine.threads(threads), torch.no_grad():
+            logits.append(network(torch.tensor([[3]]), 2, cache))
+    assert torch.equal(*logits)
+    expected = for_decoding(model)(torch.tensor([[1, 2, 3]]))
+    torch.testing.assert_close(logits[0], expected, rtol=1e-4, atol=1e-4)

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from model import KVCache, Transformer, generate
 from model.cli import machine
 from model.fast import direct
-from model.fast.direct import TOKENS_BEFORE_COPY, pack
+from model.fast.direct import TOKENS_BEFORE_COPY, pack, same_with_any_threads
 from model.fast.step import for_decoding
 from model.generation import padding_mask
 from model.weights import load_model, save_model
@@ -77,6 +77,29 @@ def test_two_threads_give_the_logits_of_the_network_with_two_threads(small_model
         assert torch.equal(logits_of(for_decoding(model), tokens), logits_of(eager(model), tokens))
     finally:
         torch.set_num_threads(1)
+
+
+@pytest.mark.parametrize("int8", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("changes", [{}, {"n_kv_heads": 5}, {"n_kv_heads": 1, "qkv_bias": True}])
+def test_the_number_of_threads_changes_no_bit_where_it_may_be_changed(
+    small_model, monkeypatch, tmp_path, changes, dtype, int8
+):
+    """On this machine's own processor, with products and keys that several threads divide among them."""
+    monkeypatch.setattr(machine, "CPU", machine.this_processor())
+    sizes = {"dim": 320, "n_heads": 10, "hidden_dim": 1376, "vocab_size": 3000, "max_seq_len": 700, "n_layers": 2}
+    save_model(small_model(**sizes, **changes), tmp_path)
+    network = for_decoding(load_model(tmp_path, dtype=dtype, int8=int8))
+    for rows, prompt in ((1, 3), (1, 600), (3, 9)):
+        cache, tokens, logits = KVCache(network.args, rows), torch.randint(3000, (rows, prompt)), {}
+        network(tokens, 0, cache)
+        if not same_with_any_threads(network, rows):
+            continue
+        for threads in (1, 1, 2, 3, 8):
+            with machine.threads(threads), torch.no_grad():
+                steps = range(prompt, prompt + TOKENS_BEFORE_COPY + 2)
+                logits[threads] = torch.cat([network(tokens[:, :1], at, cache) for at in steps])
+        assert all(torch.equal(each, logits[1]) for each in logits.values()), rows
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

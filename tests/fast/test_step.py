@@ -5,16 +5,19 @@ from contextlib import nullcontext
 import pytest
 import torch
 from cards import OnCard
+from conftest import PROCESSORS
 from greedy import greedy
 from letters import LETTERS
 from torch import nn
 
 from model import Transformer, generate
 from model.attention import Attention, attention
+from model.cli import machine
 from model.decoding.batches import Speed
 from model.decoding.conversation import Conversation
 from model.decoding.sampling import Sampling
 from model.fast import recorded
+from model.fast.direct import DirectStep
 from model.fast.step import for_decoding
 
 
@@ -124,3 +127,60 @@ def test_logits_that_are_not_finite_end_a_text_on_a_card(small_model, replays):
             model.norm.weight.fill_(float("nan"))
         with pytest.raises(ValueError, match="the logits contain NaN or infinity"):
             next(steps)
+
+
+@pytest.fixture
+def looks(monkeypatch):
+    """``looks(free)``: from now on so many cores are free. ``looks.threads`` are the threads of the tokens so far."""
+
+    def look(free):
+        monkeypatch.setattr(machine, "free_cores", lambda: free)
+
+    def count(step, *inputs):
+        look.threads.append(torch.get_num_threads())
+        return call(step, *inputs)
+
+    look.threads, call = [], DirectStep.__call__
+    monkeypatch.setattr(DirectStep, "__call__", count)
+    monkeypatch.setattr(machine, "CPU", PROCESSORS["emulated"])
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with machine.threads(4):
+        yield look
+
+
+def test_a_token_takes_no_more_threads_than_there_are_free_cores(small_model, looks):
+    model, texts = small_model(), []
+    for free, expected in ((8, 4), (3, 3), (1, 1), (4, 4)):
+        looks(free)
+        looks.threads.clear()
+        texts.append(list(generate(model, [[1, 2]], 6, temperature=1.0, seed=0)))
+        assert looks.threads == 5 * [expected]
+        assert torch.get_num_threads() == 4
+    assert texts[1:] == texts[:-1]
+
+
+def test_free_cores_are_looked_for_again_in_a_long_text(small_model, monkeypatch, looks):
+    times = iter(range(100))
+    monkeypatch.setattr("time.monotonic", lambda: next(times) * 0.4)
+    looks(2)
+    for number, _ in enumerate(generate(small_model(), [[1, 2]], 12)):
+        if number == 4:
+            looks(1)
+    assert looks.threads[:4] == 4 * [2]
+    assert looks.threads[-4:] == 4 * [1]
+
+
+@pytest.mark.parametrize("reason", ["OMP_NUM_THREADS", "AMX", "float64"])
+def test_the_number_of_threads_is_kept_where_the_user_chose_it_or_logits_may_depend_on_it(
+    small_model, monkeypatch, looks, reason
+):
+    model = small_model()
+    if reason == "OMP_NUM_THREADS":
+        monkeypatch.setenv("OMP_NUM_THREADS", "4")
+    elif reason == "AMX":
+        monkeypatch.setattr(machine, "CPU", PROCESSORS["amx"])
+    else:
+        model = model.double()
+    looks(1)
+    list(generate(model, [[1, 2]], 6))
+    assert looks.threads == 5 * [4]
