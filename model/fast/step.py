@@ -90,7 +90,7 @@ class Step:
     def __init__(self, network: Transformer, compile: bool) -> None:
         self.network, self.compile = network, compile
         self.path = self.fast_path()
-        self.count, self.next_look = 0, 0.0  # of ``threads``
+        self.thread_count, self.next_look = 0, 0.0  # of ``threads``
 
     def fast_path(self) -> FastPath:
         device = self.network.norm.weight.device.type
@@ -116,9 +116,10 @@ class Step:
         if path.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
-        if self.threads(path.fast, len(tokens)) == torch.get_num_threads():
+        threads = self.threads(path.fast, len(tokens))
+        if threads == torch.get_num_threads():
             return path.fast(tokens, start_pos, cache, mask)
-        with machine.threads(self.count):
+        with machine.threads(threads):
             return path.fast(tokens, start_pos, cache, mask)
 
     def threads(self, fast: FastStep, rows: int) -> int:
@@ -130,11 +131,11 @@ class Step:
         """
         now = time.monotonic()
         if now >= self.next_look:
-            self.count, self.next_look = torch.get_num_threads(), now + LOOK_SECONDS
-            is_free = self.count > 1 and "OMP_NUM_THREADS" not in os.environ
-            if is_free and not isinstance(fast, RecordedStep) and fast.same_with_any_threads(rows):
-                self.count = min(self.count, machine.free_cores())
-        return self.count
+            self.thread_count, self.next_look = torch.get_num_threads(), now + LOOK_SECONDS
+            chosen_by_user = self.thread_count == 1 or "OMP_NUM_THREADS" in os.environ
+            if not chosen_by_user and not isinstance(fast, RecordedStep) and fast.same_with_any_threads(rows):
+                self.thread_count = min(self.thread_count, machine.free_cores())
+        return self.thread_count
 
     def begin_text(self) -> None:
         """Look for changes since the last prompt that a fast step would miss, and choose again if there are any.

@@ -215,9 +215,10 @@ def test_the_number_of_threads_changes_no_bit_of_compiled_logits(small_model, mo
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     sizes = {"dim": 4096, "n_heads": 2, "n_kv_heads": 1, "head_dim": 64, "hidden_dim": 64, "n_layers": 1}
     model = small_model(**sizes, vocab_size=64)
-    network, cache, logits = for_decoding(model, compile=True), KVCache(model.args), []
+    with machine.threads(os.cpu_count()):
+        network, cache, logits = for_decoding(model, compile=True), KVCache(model.args), []
     network(torch.tensor([[1, 2]]), 0, cache)
-    for threads in (os.cpu_count(), 1):
+    for threads in (1, os.cpu_count()):
         with machine.threads(threads), torch.no_grad():
             logits.append(network(torch.tensor([[3]]), 2, cache))
     assert torch.equal(*logits)
