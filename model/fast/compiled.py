@@ -33,9 +33,9 @@ UNUSED_DAYS = 30  # after which a file is removed: other code or another PyTorch
 # row of the weights. With a threshold of 0 it computes the norm once and stores it. With "fast" it multiplies and adds
 # in one instruction, as PyTorch's own products do: up to a seventh faster with int8. Loops of fewer steps than
 # MIN_STEPS_OF_THREAD for each thread are not divided: then no sum of a norm is, and the results do not depend on the
-# number of threads. Results between the loops are on the stack if all take at most 100 KB and no library reads them: so
-# a token of the 2.9M network takes 190 us instead of 240. The weights are not copied into the file: the code reads them
-# where the network has them.
+# number of threads. What one loop computes for the next is on the stack, if it is at most 100,000 numbers in all and no
+# library reads it: a token of the 2.9M network takes 190 us instead of 240. The weights are not copied into the file:
+# the code reads them where the network has them.
 MIN_STEPS_OF_THREAD = 4096
 COMPILE_OPTIONS: dict[str, Any] = {
     "realize_reads_threshold": 0,
@@ -193,6 +193,7 @@ def load(path: Path, weights: dict[str, Tensor]) -> Code:
     compiled.load_constants(used, False, True, True)  # all of them, and read where they are instead of copied
 
     def run(tokens: Tensor, rotations: Tensor, mask: Tensor | None, cache: list[Tensor]) -> Tensor:
-        return compiled.boxed_run([tokens, rotations, *([] if mask is None else [mask]), *cache])[0]
+        (logits,) = compiled.boxed_run([tokens, rotations, *([] if mask is None else [mask]), *cache])
+        return logits.clone()  # the next token may overwrite them
 
     return run

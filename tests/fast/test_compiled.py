@@ -202,10 +202,26 @@ def test_code_of_the_real_compiler_gives_the_eager_text(small_model, monkeypatch
     for compiler in ("g++", "true"):
         monkeypatch.setenv("CXX", compiler)
         assert list(generate(model, prompts, 20, compile=True)) == text
+    network, cache = for_decoding(model, compile=True), KVCache(model.args)
+    if len(prompts) == 1:
+        for number, token in enumerate([3, 4, 5, 6]):
+            logits = network(torch.tensor([[token]]), number, cache)
+            if number == 1:
+                earlier, copied = logits, logits.clone()
+        assert torch.equal(earlier, copied), "they are not overwritten by those of a later token"
     (file,) = tmp_path.rglob("*.pt2")
     file.write_bytes(file.read_bytes()[:1000])
     with pytest.raises(RuntimeError):
         load(file, {})
+
+
+def test_code_is_for_all_threads_even_if_the_first_token_takes_fewer(small_model, files, monkeypatch):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with machine.threads(3):
+        for free in (1, 2, 3):
+            monkeypatch.setattr(machine, "free_cores", lambda free=free: free)
+            list(generate(small_model(), [[1]], 3, compile=True))
+            assert files() == 1
 
 
 @SLOW
