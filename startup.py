@@ -2,7 +2,7 @@
 
 libgomp, PyTorch's OpenMP library on Linux, waits by spinning. By default its threads spin for milliseconds, which
 beside another busy process makes a token ten times slower. But threads that sleep wake up late. So they spin SPINS
-times, a tenth of a millisecond, which lasts from one token to the next (benchmarks/README.md). Variables that the user
+times, a fifth of a millisecond, which lasts from one token to the next (benchmarks/README.md). Variables that the user
 has set are kept.
 
 Until ``run`` starts the work, Ctrl-C kills the process, because an interrupted import would print a traceback.
@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from typing import NoReturn
 
-SPINS = "10000"
+SPINS = "20000"
 
 if not {"OMP_NUM_THREADS", "OMP_WAIT_POLICY", "GOMP_SPINCOUNT"} & os.environ.keys():
     os.environ["GOMP_SPINCOUNT"] = SPINS

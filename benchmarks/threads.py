@@ -32,7 +32,7 @@ from model.fast.step import for_decoding
 from model.text.dataset import Dataset
 from model.training.config import TrainArgs
 
-SPINS = ("300000", "10000", "3000", "1000", "300")  # the first is libgomp's default
+SPINS = ("300000", "20000", "10000", "3000", "1000", "300")  # the first is libgomp's default
 MIDDLE = ModelArgs(dim=224, n_layers=5, n_heads=7, vocab_size=2048, max_seq_len=256)  # 4 million parameters
 NETWORKS = {"4M": MIDDLE, **SHAPES}
 WORK = (  # what, the network, its dtype, and the number of threads
