@@ -148,6 +148,7 @@ class Sampler:
         self.unread: deque[Drawn] = deque()
         self.seen: Tensor | None = None  # (B, V), with a penalty
 
+    @torch.no_grad()
     def __call__(self, logits: Tensor) -> Tensor:
         """(B, V) -> the tokens (B, 1), on the device of the draw. ``read`` returns them on the CPU."""
         if logits.device.type not in SAMPLING_DEVICES:
