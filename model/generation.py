@@ -36,7 +36,8 @@ def decode(
     """
     new = tokens  # the prompt, and then one token of each row at a time
     for _ in range(max_new_tokens):
-        for chunk in new.split(cache.chunk, dim=1) if new.shape[1] > cache.chunk else [new]:  # (B, T)
+        parts = new.split(cache.chunk, dim=1) if new.shape[1] > cache.chunk else [new]  # of a long prompt
+        for chunk in parts:  # (B, T)
             T = chunk.shape[1]
             start_pos = cache.make_room(start_pos, T)
             mask = padding_mask(padding, start_pos, T)

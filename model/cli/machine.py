@@ -114,6 +114,18 @@ def keep_freed_memory() -> None:
 
 
 @contextmanager
+def threads(count: int) -> Iterator[None]:
+    """Let PyTorch use ``count`` threads in the ``with`` block, and restore their number at its end."""
+    before = torch.get_num_threads()
+    if count != before:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextmanager
 def available_cores() -> Iterator[None]:
     """Limit PyTorch's threads to the cores in the quota of its container (cgroup 2), which PyTorch itself ignores.
 
@@ -121,14 +133,12 @@ def available_cores() -> Iterator[None]:
     because IPython's %run and runpy go on in the process.
     """
     before = torch.get_num_threads()
-    with suppress(OSError, ValueError):  # no cgroup, or no quota: "max 100000"
-        quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
-        if "OMP_NUM_THREADS" not in os.environ:
-            torch.set_num_threads(max(1, min(quota // period, before)))
-    try:
+    with threads(before):
+        with suppress(OSError, ValueError):  # no cgroup, or no quota: "max 100000"
+            quota, period = map(int, Path("/sys/fs/cgroup/cpu.max").read_text(encoding="ascii").split())
+            if "OMP_NUM_THREADS" not in os.environ:
+                torch.set_num_threads(max(1, min(quota // period, before)))
         yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def choose_threads(device: torch.device, weights_per_step: int) -> None:
@@ -142,17 +152,6 @@ def choose_threads(device: torch.device, weights_per_step: int) -> None:
     small = weights_per_step < MIN_WEIGHTS_FOR_THREADS
     if device.type == "cpu" and small and "OMP_NUM_THREADS" not in os.environ:
         torch.set_num_threads(1)
-
-
-@contextmanager
-def threads(count: int) -> Iterator[None]:
-    """Let PyTorch use ``count`` threads in the ``with`` block."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def free_cores(proc: Path = Path("/proc")) -> int:

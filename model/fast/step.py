@@ -116,10 +116,7 @@ class Step:
         if path.fast is None or not is_usual:
             return self.network.forward(tokens, start_pos, cache, mask)
         self.network.check_positions(tokens, start_pos, cache)
-        threads = self.threads(path.fast, len(tokens))
-        if threads == torch.get_num_threads():
-            return path.fast(tokens, start_pos, cache, mask)
-        with machine.threads(threads):
+        with machine.threads(self.threads(path.fast, len(tokens))):
             return path.fast(tokens, start_pos, cache, mask)
 
     def threads(self, fast: FastStep, rows: int) -> int:

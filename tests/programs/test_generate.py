@@ -300,6 +300,15 @@ def test_memory_is_asked_for_weights_cache_and_logits(fox_dir, monkeypatch, kind
     assert asked == [sum(tensor.nbytes for tensor in tensors)]
 
 
+@pytest.mark.parametrize("compile", [False, True])
+@pytest.mark.usefixtures("compiler")
+def test_a_small_model_decodes_with_one_thread_unless_it_is_compiled(fox_dir, monkeypatch, compile):
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    with machine.threads(3):
+        open_model(ModelOptions(model=fox_dir)).load_for_decoding(compile, 1, 11, "advice")
+        assert torch.get_num_threads() == (3 if compile else 1)
+
+
 def test_on_a_gpu_memory_is_asked_for_the_slots_that_are_allocated(start, fox_dir, monkeypatch):
     """A cache has a multiple of GPU_SLOTS, and with --compile an endless one is large at once. The context is 96."""
     asked = []
